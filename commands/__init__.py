@@ -1,0 +1,65 @@
+"""The command line: words, tables and exit codes over the library.
+
+Importing it imports neither torch nor transformers; commands import what they need when they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from entmtp_calib import __version__
+
+from ._output import guarded
+from .bank_show import show
+from .bank_verify import verify
+from .decode import decode
+from .env import env
+from .pipeline import fit_thresholds, recalibrate, run, search, time
+from .train_heads import train_heads
+
+app = typer.Typer(
+    name="entmtp",
+    help="Measure a bank of draft trees for a model with multi-token-prediction heads, and decode with it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 artefact missing or incompatible, 4 a check found a difference, "
+    "130 interrupted.",
+)
+
+_PIPELINE, _USE = "Pipeline", "Use"
+COMMANDS: list[tuple[str, Callable[..., None], str]] = [
+    ("run", run, _PIPELINE),
+    ("search", search, _PIPELINE),
+    ("recalibrate", recalibrate, _PIPELINE),
+    ("time", time, _PIPELINE),
+    ("fit-thresholds", fit_thresholds, _PIPELINE),
+    ("decode", decode, _USE),
+    ("verify", verify, _USE),
+    ("show", show, _USE),
+    ("env", env, _USE),
+    ("train-heads", train_heads, _USE),
+]
+for _name, _command, _panel in COMMANDS:
+    app.command(_name, rich_help_panel=_panel)(guarded(_command))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"entmtp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of `entmtp` and of `python -m entmtp_calib`."""
+    app()

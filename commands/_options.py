@@ -1,0 +1,34 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.", envvar="ENTMTP_MODEL")]
+Heads = Annotated[str, typer.Option(help="Draft heads: shipped ones by name, a folder or a hub name.", envvar="ENTMTP_HEADS")]
+Task = Annotated[str, typer.Option(help="Prompts: humaneval, gsm8k, sharegpt, python-stdlib, or a JSON(L) file.")]
+Data = Annotated[str | None, typer.Option(help="Local file of a named task.", show_default="none")]
+Out = Annotated[Path, typer.Option(help="Run folder, made if it is not there.")]
+RunFolder = Annotated[Path, typer.Argument(help="Run folder that `entmtp search` or `entmtp run` made.", metavar="RUN")]
+PromptStyle = Annotated[str, typer.Option(help="chat, raw, or auto: chat where the tokenizer has a template.")]
+Seed = Annotated[int, typer.Option(help="Seed of prompt choice, timing order and resampling.", min=0)]
+SameSeed = Annotated[int | None, typer.Option(help="Must be the run's; given only to make sure.", show_default="the run's")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", envvar="ENTMTP_DEVICE")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", envvar="ENTMTP_DTYPE")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of going on from what is there.")]
+SearchPrompts = Annotated[int, typer.Option(help="Prompts that the search sees.")]
+FitPrompts = Annotated[int, typer.Option(help="Prompts for recalibration, timing and thresholds.")]
+TestPrompts = Annotated[int, typer.Option(help="Prompts that only judge the result.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Cap on new tokens of a text.")]
+MaxNodes = Annotated[int, typer.Option(help="Size at which trees stop growing.")]
+MaxDepth = Annotated[int, typer.Option(help="Largest depth of a tree; no more than there are heads.")]
+Trees = Annotated[int, typer.Option(help="How many trees of the frontier go on, evenly spaced in log size.", min=1)]
+RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
+TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]
+Rounds = Annotated[int, typer.Option(help="How often every arm is timed on every prompt.", min=1)]
+Signal = Annotated[str, typer.Option(help="What policies read: path_value_1 … path_value_9, or base_top1.")]

@@ -1,0 +1,197 @@
+"""The only place that writes to the terminal: results on stdout, conversation on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+
+from entmtp_calib.errors import EntmtpError
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column of a table: key in the rows, heading, and how to print a value."""
+
+    key: str
+    heading: str
+    form: str = ""
+
+
+class Table(NamedTuple):
+    """Rows that are printed as a table and, under `name`, are in the JSON document whole."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+
+class Output:
+    """How a command speaks: a table or JSON on stdout, everything else on stderr.
+
+    Args:
+        as_json: one JSON document instead of tables; no progress.
+        quiet: results only.
+    """
+
+    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self.silent = as_json or quiet
+        self._document: dict[str, Any] = {}
+
+    def say(self, text: str) -> None:
+        """A line of conversation."""
+        if not self.silent:
+            _stderr().print(text, markup=False, highlight=False)
+
+    def warn(self, text: str) -> None:
+        """A warning; it is shown even when quiet."""
+        _stderr().print(f"warning: {text}", style="yellow", markup=False, highlight=False)
+
+    def table(self, table: Table) -> None:
+        """Show rows, or keep them for the document."""
+        self._document[table.name] = [dict(row) for row in table.rows]
+        if not self.as_json:
+            _stdout().print(_render(table))
+
+    def fields(self, name: str, values: Row, title: str = "") -> None:
+        """Show named values, one a line, or keep them for the document."""
+        self._document[name] = dict(values)
+        if self.as_json:
+            return
+        if title:
+            typer.echo(title)
+        width = max((len(key) for key in values), default=0)
+        for key, value in values.items():
+            typer.echo(f"  {key.replace('_', ' '):<{width}}  {_text(value)}")
+
+    def text(self, text: str) -> None:
+        """Plain lines on stdout, absent from the document."""
+        if not self.as_json:
+            typer.echo(text)
+
+    def keep(self, **values: Any) -> None:
+        """Values for the document only."""
+        self._document |= values
+
+    def finish(self, kind: str) -> None:
+        """Print the document, if one is wanted."""
+        if self.as_json:
+            typer.echo(json.dumps({"format": f"entmtp-{kind}", "version": 1, **_finite(self._document)}, indent=1))
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str, int, int], None]]:
+        """A function that shows how far a job is, with an estimate of what remains."""
+        console = _stderr()
+        if self.silent or not console.is_terminal:
+            yield lambda _what, _done, _total: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+                   TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        with Progress(*columns, console=console, transient=True) as bars:
+            tasks: dict[str, Any] = {}
+
+            def tick(what: str, done: int, total: int) -> None:
+                if what not in tasks:
+                    tasks[what] = bars.add_task(what, total=total)
+                bars.update(tasks[what], completed=done, total=total)
+
+            yield tick
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn every failure of a command into a sentence, a next step and the right exit code."""
+
+    @wraps(command)
+    def run(*args: Any, **options: Any) -> None:
+        debug = os.environ.get("ENTMTP_DEBUG") == "1"
+        try:
+            command(*args, **options)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            if options.get("json"):
+                typer.echo(json.dumps({"format": "entmtp-status", "version": 1, "status": "interrupted"}))
+            _say_error("interrupted", "What is done is kept; run the same command again to go on.")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except EntmtpError as error:
+            if debug:
+                traceback.print_exc()
+            _say_error(error.message.rstrip(), error.hint)
+            raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if debug:
+                traceback.print_exc()
+            _say_error(f"{error.strerror or error} ({error.filename or 'no file named'})", "Check the disk and the permissions.")
+            raise typer.Exit(1) from None
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            _say_error(f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.")
+            raise typer.Exit(1) from None
+
+    return run
+
+
+def _say_error(message: str, hint: str) -> None:
+    console = _stderr()
+    console.print(f"error: {message}", style="bold red", markup=False, highlight=False)
+    if hint:
+        console.print(f"hint: {hint}", markup=False, highlight=False)
+
+
+def _stdout() -> Console:
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def _stderr() -> Console:
+    return Console(file=sys.stderr, soft_wrap=True)
+
+
+def _render(table: Table) -> RichTable:
+    view = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for column in table.columns:
+        numeric = column.form or all(isinstance(row.get(column.key), (int, float)) for row in table.rows)
+        view.add_column(column.heading, justify="right" if numeric else "left", overflow="fold")
+    for row in table.rows:
+        view.add_row(*(_cell(row.get(column.key), column.form) for column in table.columns))
+    return view
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if form and isinstance(value, (int, float)):
+        return format(value, form)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: such values become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

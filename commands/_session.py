@@ -1,0 +1,84 @@
+"""What commands do before and after the library's work: load a pair, open a run, say what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from entmtp_calib.errors import UsageError
+
+from ._output import Output
+
+if TYPE_CHECKING:
+    from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.calibrate.splits import RunConfig
+    from entmtp_calib.engine.pair import Pair
+
+SMALL = 20
+Tick = Callable[[str, int, int], None]
+
+
+def load(out: Output, model: str, heads: str | None, device: str, dtype: str) -> Pair:
+    """Load target and heads and say what was loaded and why so."""
+    out.say(f"loading {model}" + (f" and {heads}" if heads else ""))
+    from entmtp_calib.engine.loading import choose_placement
+    from entmtp_calib.engine.pair import load_pair
+
+    pair = load_pair(model, heads, choose_placement(device, dtype))
+    out.say(f"running on {pair.placement.reason}; end tokens {sorted(pair.target.end_ids)}")
+    for note in pair.notes:
+        out.say(note)
+    if pair.sanity:
+        rates = ", ".join(f"{rate:.0%}" for rate in pair.sanity.top10)
+        out.say(f"self-tests passed; true token among a head's first ten guesses: {rates} (chance {pair.sanity.chance:.2%})")
+    return pair
+
+
+def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tick) -> Calibration:
+    """Begin or reopen a run with these options."""
+    from entmtp_calib.calibrate.pipeline import Calibration, begin
+    from entmtp_calib.calibrate.splits import load_splits
+    from entmtp_calib.engine.loading import choose_placement
+
+    placement = choose_placement(config.device, config.dtype)
+    config = replace(config, device=str(placement.device), dtype=placement.dtype_name)
+    pair = load(out, config.model, config.heads, config.device, config.dtype)
+    splits, found = load_splits(pair.tokenizer, pair.target.max_positions, config)
+    for note in found.notes:
+        out.warn(note)
+    if found.skipped:
+        out.say("skipped prompts: " + ", ".join(f"{reason} {count}" for reason, count in sorted(found.skipped.items())))
+    counts = {name: part["prompts"] for name, part in splits.about().items()}
+    out.say("prompts: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    small = [name for name, count in counts.items() if count < SMALL]
+    if small:
+        out.warn(f"fewer than {SMALL} prompts for {', '.join(small)}: too small to trust")
+    run = begin(path, config, pair, splits, fresh)
+    return Calibration(run, lambda: pair, lambda _pair: splits, tick)
+
+
+def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None, tick: Tick) -> Calibration:
+    """Reopen a run whose options are in the folder; models are loaded when a stage needs them.
+
+    Raises:
+        UsageError: device, dtype or seed differ from the run's.
+    """
+    from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.calibrate.splits import load_splits
+    from entmtp_calib.rundir import RunDir
+
+    run = RunDir.open(path)
+    config = run.about["config"]
+    for name, value in (("device", device), ("dtype", dtype), ("seed", seed)):
+        if value not in ("auto", None) and value != config[name]:
+            raise UsageError(f"this run has {name} {config[name]}, not {value}.", "A run keeps its options; start another.")
+    calibration: Calibration
+    calibration = Calibration(
+        run,
+        lambda: load(out, config["model"], config["heads"], config["device"], config["dtype"]),
+        lambda pair: load_splits(pair.tokenizer, pair.target.max_positions, calibration.config)[0],
+        tick,
+    )
+    return calibration

@@ -1,0 +1,103 @@
+"""Tables of the pipeline's results: which columns, from which values. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ._output import Column, Table
+
+
+def frontier_table(frontier: Any, traces: Any = None) -> Table:
+    """Sizes in powers of two of every growth."""
+    rows = []
+    for growth in frontier.growths:
+        sizes = [2**k for k in range(12) if 2**k < growth.order.size] + [growth.order.size]
+        for size in sizes:
+            tree = growth.order.prefix(size)
+            rows.append({"max_depth": growth.max_depth, "nodes": size, "depth": tree.depth,
+                         "searched_accept": growth.scores[size - 1], "added": str(list(growth.order.nodes[size - 1])),
+                         "stopped": growth.stopped if size == growth.order.size else ""})  # fmt: skip
+    columns = (Column("max_depth", "max depth"), Column("nodes", "nodes"), Column("depth", "depth"),
+               Column("searched_accept", "mean accept (search)", ".3f"), Column("added", "last node"),
+               Column("stopped", "growth ended"))  # fmt: skip
+    return Table("frontier", "Frontier: trees grown on the search prompts", columns, rows)
+
+
+def recalibration_table(recalibrated: Sequence[Any]) -> Table:
+    """Every candidate's own rollouts beside what the search said."""
+    rows = [
+        {"tree": item.candidate.label, "nodes": item.candidate.topology.size, "depth": item.candidate.topology.depth,
+         "searched": item.candidate.searched, "replayed": item.candidate.replayed, "bias": item.bias,
+         "mean_accept": item.mean_accept, "prompt_mean": item.prompt_mean, "steps": item.steps, "near_ties": item.near_ties}
+        for item in recalibrated
+    ]  # fmt: skip
+    columns = (Column("tree", "tree"), Column("nodes", "nodes"), Column("searched", "search, biased", ".3f"),
+               Column("replayed", "own walk, search prompts", ".3f"), Column("bias", "bias", "+.1%"),
+               Column("mean_accept", "own rollout, new prompts", ".3f"), Column("prompt_mean", "mean of prompts", ".3f"),
+               Column("steps", "steps"), Column("near_ties", "near ties"))  # fmt: skip
+    return Table("recalibration", "Recalibration: mean accepted drafts per step, root excluded", columns, rows)
+
+
+def timing_table(timed: Sequence[Any]) -> Table:
+    """Every arm's speed."""
+    rows = [
+        {"arm": arm.label, "nodes": arm.topology.size, "tokens_per_step": arm.tokens_per_step,
+         "ms_per_step": 1e3 * arm.seconds_per_step, "draft_ms": 1e3 * arm.draft_seconds, "tokens_per_s": arm.tokens_per_s,
+         "decode_tokens_per_s": arm.decode_tokens_per_s, "speedup": arm.speedup, "speedup_low": arm.speedup_low,
+         "speedup_high": arm.speedup_high, "cv": arm.cv}
+        for arm in timed
+    ]  # fmt: skip
+    shown = [row | {"interval": f"{row['speedup_low']:.2f}–{row['speedup_high']:.2f}"} for row in rows]
+    columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_step", "tokens/step", ".2f"),
+               Column("ms_per_step", "ms/step", ".1f"), Column("draft_ms", "of it drafting", ".1f"),
+               Column("tokens_per_s", "tokens/s", ".1f"), Column("decode_tokens_per_s", "without prefill", ".1f"),
+               Column("speedup", "× ar", ".2f"), Column("interval", "95 % interval"), Column("cv", "cv", ".1%"))  # fmt: skip
+    return Table("timings", "Timing: end to end, prefill included, interleaved", columns, shown)
+
+
+def bank_table(bank: Any) -> Table:
+    """The trees of a bank."""
+    rows = [
+        {"index": index, "tree": tree.label, "nodes": tree.topology.size, "depth": tree.topology.depth, **tree.figures}
+        for index, tree in enumerate(bank.trees)
+    ]
+    columns = (Column("index", "index"), Column("tree", "tree"), Column("nodes", "nodes"), Column("depth", "depth"),
+               Column("mean_accept", "mean accept", ".3f"), Column("tokens_per_s", "tokens/s", ".1f"),
+               Column("speedup", "× ar", ".2f"))  # fmt: skip
+    return Table("bank", f"Bank for {bank.target['name']} with {bank.heads['name']} on {bank.task}", columns, rows)
+
+
+def policy_table(bank: Any) -> Table:
+    """The policies of a bank as its evaluation recorded them."""
+    recorded = bank.evaluation.get("policies", {})
+    rows = []
+    for name, policy in bank.policies.items():
+        row = recorded.get(name, {})
+        gain = row.get("gain", {})
+        rows.append({"policy": name + (" (recommended)" if name == bank.recommended else ""), "rule": describe(policy, bank),
+                     "fit_tokens_per_s": row.get("fit_tokens_per_s"), "test_tokens_per_s": row.get("test_tokens_per_s"),
+                     "gain": gain.get("ratio"), "gain_low": gain.get("low"), "gain_high": gain.get("high"),
+                     "interval": f"{gain['low']:.3f}–{gain['high']:.3f}" if gain else "",
+                     "switches": row.get("switches_per_100_steps")})  # fmt: skip
+    for part, title in (("fit", "oracle (ceiling)"),):
+        rows.append({"policy": title, "rule": "knows each step's acceptance",
+                     "fit_tokens_per_s": bank.evaluation.get(f"oracle_{part}_tokens_per_s"),
+                     "test_tokens_per_s": bank.evaluation.get("oracle_test_tokens_per_s")})  # fmt: skip
+    columns = (Column("policy", "policy"), Column("rule", "rule"), Column("fit_tokens_per_s", "tokens/s, fit", ".1f"),
+               Column("test_tokens_per_s", "tokens/s, test", ".1f"), Column("gain", "× static", ".3f"),
+               Column("interval", "95 % interval"), Column("switches", "switches/100", ".1f"))  # fmt: skip
+    return Table("policies", f"Policies on {bank.signal}, by replay with measured step costs", columns, rows)
+
+
+def describe(policy: Any, bank: Any) -> str:
+    """A policy in words."""
+    labels = [tree.label for tree in bank.trees]
+    if policy.kind == "static":
+        return labels[policy.index]
+    if policy.kind == "hysteresis":
+        return f"{labels[policy.low]} below {policy.off:.3g}, {labels[policy.high]} from {policy.on:.3g}"
+    parts = [labels[policy.trees[0]]]
+    for edge, index in zip(policy.edges, policy.trees[1:], strict=True):
+        parts.append(f"{edge:.3g}: {labels[index]}")
+    return ", ".join(parts)

@@ -1,0 +1,78 @@
+"""`verify`: is the text of every tree and policy of a bank that of plain decoding?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _options as opt
+from ._output import Column, Output, Table
+from ._session import load
+
+
+def verify(
+    bank: Annotated[Path, typer.Argument(help="bank.json of a run.", metavar="BANK")],
+    task: Annotated[str | None, typer.Option(help="Prompts to decode.", show_default="the bank's")] = None,
+    data: opt.Data = None,
+    prompts: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 3,
+    model: Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")] = None,
+    heads: Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")] = None,
+    max_new_tokens: opt.MaxNewTokens = 64,
+    seed: opt.Seed = 0,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Decode prompts with every tree and policy of a bank and plainly; exit 4 if a text differs for no good reason.
+
+    In float32 all texts must be identical. In lower precision, texts may part where two logits are nearly equal.
+    """
+    from entmtp_calib.bank import load_bank
+    from entmtp_calib.calibrate.prompts import load_prompts
+    from entmtp_calib.engine.decoder import autoregressive
+    from entmtp_calib.engine.stopping import StopRule
+    from entmtp_calib.errors import CheckFailed
+    from entmtp_calib.template import encode, template_about
+
+    screen = Output(json, quiet)
+    found = load_bank(bank)
+    chosen = load_prompts(task or found.task, data, prompts, seed).prompts
+    pair = load(screen, model or found.target["name"], heads or found.heads["name"], device, dtype)
+    style = found.template["style"]
+    found.check_fits(pair.target.identity, pair.loaded.identity, template_about(pair.tokenizer, style)["hash"])
+    stop = StopRule(pair.target.end_ids, max_new_tokens)
+    texts = [encode(prompt.messages, pair.tokenizer, style) for prompt in chosen]
+    plain = [[token for step in autoregressive(pair.target, ids, stop) for token in step.tokens] for ids in texts]
+    with screen.progress() as tick:
+        rows = _compare(pair, found, texts, plain, stop, tick)
+    columns = (Column("arm", "tree or policy"), Column("prompts", "prompts"), Column("identical", "identical"),
+               Column("near_ties", "near ties"), Column("diverged", "diverged"), Column("largest_gap", "largest gap at a parting", ".3g"))  # fmt: skip
+    screen.table(Table("verification", f"Texts against plain greedy decoding, {pair.placement.dtype_name}", columns, rows))
+    screen.finish("verify")
+    wrong = sum(row["diverged"] for row in rows)
+    if wrong:
+        raise CheckFailed(f"{wrong} texts differ from plain decoding without a near tie.", "This is a bug; please report it.")
+
+
+def _compare(pair: Any, bank: Any, texts: list[Any], plain: list[Any], stop: Any, tick: Any) -> list[dict[str, Any]]:
+    from entmtp_calib.calibrate.comparison import DIVERGED, IDENTICAL, NEAR_TIE, judge
+    from entmtp_calib.engine.decoder import Decoder
+    from entmtp_calib.policy import Static
+
+    arms = [(tree.label, Static(index)) for index, tree in enumerate(bank.trees)] + list(bank.policies.items())
+    rows = []
+    for number, (label, policy) in enumerate(arms, 1):
+        decoder = Decoder(pair.target, pair.heads, bank.topologies, policy, bank.signal)
+        verdicts = []
+        for ids, wanted in zip(texts, plain, strict=True):
+            tokens = [token for step in decoder.steps(ids, stop) for token in step.tokens]
+            verdicts.append(judge(pair.target, ids, tokens, wanted))
+        kinds = [verdict for verdict, _place, _gap in verdicts]
+        gaps = [gap for verdict, _place, gap in verdicts if verdict != IDENTICAL]
+        rows.append({"arm": label, "prompts": len(kinds), "identical": kinds.count(IDENTICAL), "near_ties": kinds.count(NEAR_TIE),
+                     "diverged": kinds.count(DIVERGED), "largest_gap": max(gaps) if gaps else None})  # fmt: skip
+        tick("verify", number, len(arms))
+    return rows

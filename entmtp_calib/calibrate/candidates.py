@@ -1,0 +1,61 @@
+"""Which trees of the frontier go on to recalibration and timing.
+
+Numpy only; knows sizes and mean accept, not seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from entmtp_calib.calibrate.search import Frontier
+from entmtp_calib.errors import UsageError
+from entmtp_calib.evidence import Trace, mean_accept
+from entmtp_calib.topology import Topology, published_default
+
+DEFAULT_LABEL = "default-63"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A tree with a name.
+
+    searched: mean accept that growth counted for it, NaN if it was not grown; replayed: mean accept of its own walk over the
+    search prompts.
+    """
+
+    label: str
+    topology: Topology
+    searched: float
+    replayed: float
+
+
+def choose_candidates(frontier: Frontier, traces: Sequence[Trace], count: int) -> list[Candidate]:
+    """Trees of sizes evenly spaced in their logarithm, at each size the growth with the best mean accept, and the default.
+
+    Ties go to the smaller maximum depth. The published 63-node tree comes last if the heads can fill it.
+
+    Raises:
+        UsageError: a count below 1.
+    """
+    if count < 1:
+        raise UsageError(f"--trees is {count}.", "Ask for at least 1 tree.")
+    largest = max(growth.order.size for growth in frontier.growths)
+    sizes = sorted({round(size) for size in np.geomspace(1, largest, count).tolist()})
+    chosen = [_best_of_size(frontier, traces, size) for size in sizes]
+    default = published_default()
+    if default.depth <= traces[0].heads:
+        chosen.append(Candidate(DEFAULT_LABEL, default, float("nan"), mean_accept(default, traces)))
+    return chosen
+
+
+def _best_of_size(frontier: Frontier, traces: Sequence[Trace], size: int) -> Candidate:
+    found = []
+    for growth in frontier.growths:
+        if growth.order.size >= size:
+            tree = growth.order.prefix(size)
+            found.append((-mean_accept(tree, traces), tree.depth, growth.scores[size - 1], tree))
+    accept, depth, score, tree = min(found, key=lambda item: item[:2])
+    return Candidate(f"n{size}-d{depth}", tree.sorted(), score, -accept)

@@ -1,0 +1,100 @@
+"""Self-distillation: the target writes the text that heads are trained on.
+
+Texts are kept in shards that are absent or complete, so a killed job goes on where it stopped. It knows prompts as token ids
+and texts as token ids, and nothing of heads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from entmtp_calib.engine.stopping import StopRule
+from entmtp_calib.engine.target import Target
+from entmtp_calib.engine.writer import write
+from entmtp_calib.errors import ArtefactError
+from entmtp_calib.storage import load_arrays, save_arrays
+
+SHARD_PROMPTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and what the target wrote after it, as token ids."""
+
+    prompt: np.ndarray
+    written: np.ndarray
+
+
+def distill(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    stop: StopRule,
+    folder: Path,
+    *,
+    batch: int = 64,
+    tokens: int | None = None,
+    on_shard: Callable[[int, int], None] | None = None,
+) -> list[Path]:
+    """Let the target continue every prompt greedily, shard by shard.
+
+    Args:
+        prompts: token ids; shard k holds prompts `256 k … 256 k + 255`.
+        folder: where the shards are; those that are there are not written again.
+        tokens: stop after the shard that reaches this many written tokens; None for all prompts.
+        on_shard: called with (shards done, tokens written so far).
+
+    Returns:
+        The shards in order.
+
+    Raises:
+        ArtefactError: a shard in the folder belongs to other prompts.
+    """
+    paths: list[Path] = []
+    total = 0
+    for start in range(0, len(prompts), SHARD_PROMPTS):
+        path = folder / f"{start // SHARD_PROMPTS:05d}.npz"
+        members = prompts[start : start + SHARD_PROMPTS]
+        key = _key(members, stop)
+        if path.exists():
+            shard = load_arrays(path, "shard of distilled text")
+            if shard["key"].tobytes() != key:
+                raise ArtefactError(f"{path} was distilled from other prompts.", "Use another folder, or --fresh.")
+        else:
+            shard = _write_shard(target, members, stop, batch) | {"key": np.frombuffer(key, np.uint8)}
+            save_arrays(path, shard)
+        paths.append(path)
+        total += int(shard["written_lengths"].sum())
+        if on_shard:
+            on_shard(len(paths), total)
+        if tokens is not None and total >= tokens:
+            break
+    return paths
+
+
+def read_shard(path: Path) -> list[Text]:
+    """The texts of one shard, in the order of the prompts."""
+    shard = load_arrays(path, "shard of distilled text")
+    prompts = np.split(shard["prompts"].astype(np.int64), np.cumsum(shard["prompt_lengths"])[:-1])
+    written = np.split(shard["written"].astype(np.int64), np.cumsum(shard["written_lengths"])[:-1])
+    return [Text(prompt, text) for prompt, text in zip(prompts, written, strict=True)]
+
+
+def _write_shard(target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batch: int) -> dict[str, np.ndarray]:
+    texts = dict(write(target, prompts, stop, batch))
+    written = [texts[index] for index in range(len(prompts))]
+    return {
+        "prompts": np.concatenate([np.asarray(prompt, np.uint32) for prompt in prompts]),
+        "prompt_lengths": np.asarray([len(prompt) for prompt in prompts], np.uint32),
+        "written": np.concatenate([np.asarray(text, np.uint32) for text in written]),
+        "written_lengths": np.asarray([len(text) for text in written], np.uint32),
+    }
+
+
+def _key(prompts: Sequence[Sequence[int]], stop: StopRule) -> bytes:
+    text = repr(([list(map(int, prompt)) for prompt in prompts], sorted(stop.end_ids), stop.max_new_tokens))
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,109 @@
+"""From timings to a bank: which trees stay, what the policies over them give on fresh prompts, and what is recommended.
+
+Numpy only; policies are replayed, nothing is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from entmtp_calib.bank import BankTree, TopologyBank
+from entmtp_calib.calibrate.recalibrate import Recalibrated
+from entmtp_calib.calibrate.thresholds import (
+    Costs, Gain, Outcome, best_static, correlation, evaluate, fit_hysteresis, fit_ladder, gain, oracle_tokens_per_s,
+)  # fmt: skip
+from entmtp_calib.calibrate.timing import Timed
+from entmtp_calib.evidence import Replayer
+from entmtp_calib.policy import Policy
+from entmtp_calib.provenance import machine, provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A policy on the fit prompts and on the test prompts, with its gain there over the best static tree."""
+
+    name: str
+    fit: Outcome
+    test: Outcome
+    gain: Gain
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The bank's trees, the policies over them, and the ceiling."""
+
+    signal: str
+    kept: list[Timed]
+    costs: Costs
+    policies: list[Judged]
+    recommended: str
+    oracle_fit: float
+    oracle_test: float
+    correlation: float
+
+
+def fit_policies(signal: str, kept: list[Timed], costs: Costs, fit: Replayer, test: Replayer, seed: int) -> Fitted:
+    """Fit static, ladder and hysteresis on `fit` and judge them on `test`; the simplest that is surely faster is recommended."""
+    static = best_static(fit, costs)
+    base = evaluate(static.policy, test, costs)
+    policies = []
+    for name, outcome in (("static", static), ("ladder", fit_ladder(fit, costs)), ("hysteresis", fit_hysteresis(fit, costs))):
+        judged = evaluate(outcome.policy, test, costs)
+        policies.append(Judged(name, outcome, judged, gain(judged, base, seed)))
+    better = [judged for judged in policies if judged.gain.measurable]
+    recommended = max(better, key=lambda judged: judged.gain.ratio).name if better else "static"
+    last = len(kept) - 1
+    return Fitted(
+        signal, kept, costs, policies, recommended, oracle_tokens_per_s(fit, costs), oracle_tokens_per_s(test, costs),
+        correlation(test, last),
+    )  # fmt: skip
+
+
+def make_bank(
+    config: Mapping[str, Any], inputs: Mapping[str, Any], end_ids: Sequence[int], device: str, fitted: Fitted,
+    recalibrated: Sequence[Recalibrated],
+) -> TopologyBank:  # fmt: skip
+    """The bank file's content.
+
+    Args:
+        config, inputs: as in `run.json`.
+        end_ids: ids that ended texts.
+        device: where the timings were taken.
+    """
+    accept = {item.candidate.label: item.mean_accept for item in recalibrated}
+    policies: dict[str, Policy] = {judged.name: judged.fit.policy for judged in fitted.policies}
+    return TopologyBank(
+        task=config["task"],
+        target=inputs["target"],
+        heads=inputs["heads"],
+        acceptance={"rule": "exact", "temperature": 0},
+        template=inputs["template"],
+        signal=fitted.signal,
+        trees=tuple(_bank_tree(arm, accept.get(arm.label, 0.0)) for arm in fitted.kept),
+        policies=policies,
+        recommended=fitted.recommended,
+        measured=machine() | {"device": device, "dtype": config["dtype"]},
+        evaluation=_evaluation(fitted),
+        splits=inputs["splits"],
+        limits={"max_new_tokens": config["max_new_tokens"], "end_ids": sorted(end_ids)},
+        provenance=provenance(),
+    )
+
+
+def _bank_tree(arm: Timed, accept: float) -> BankTree:
+    names = ("tokens_per_step", "tokens_per_s", "seconds_per_step", "draft_seconds", "speedup", "speedup_low", "speedup_high")
+    return BankTree(arm.label, arm.topology, {"mean_accept": accept} | {name: getattr(arm, name) for name in names})
+
+
+def _evaluation(fitted: Fitted) -> dict[str, Any]:
+    rows = {
+        judged.name: {"fit_tokens_per_s": judged.fit.tokens_per_s, "test_tokens_per_s": judged.test.tokens_per_s,
+                      "test_mean_accept": judged.test.mean_accept, "switches_per_100_steps": judged.test.switches,
+                      "shares": list(judged.test.shares), "gain": asdict(judged.gain)}
+        for judged in fitted.policies
+    }  # fmt: skip
+    return {"method": "replay with measured step costs, prefill left out", "policies": rows,
+            "oracle_fit_tokens_per_s": fitted.oracle_fit, "oracle_test_tokens_per_s": fitted.oracle_test,
+            "shared_draft_seconds": fitted.costs.shared}  # fmt: skip

@@ -1,0 +1,181 @@
+"""The stages of a run, each reading what the stage before wrote: search, recalibrate, time, fit-thresholds.
+
+Computes and stores; prints nothing. Every stage skips what is there, so the same call resumes a killed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
+from entmtp_calib.calibrate.fitting import Fitted, fit_policies, make_bank
+from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate
+from entmtp_calib.calibrate.rollout import self_rollout
+from entmtp_calib.calibrate.search import Frontier, frontier_from_json, search
+from entmtp_calib.calibrate.splits import Encoded, RunConfig, Splits
+from entmtp_calib.calibrate.thresholds import Costs, hull
+from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Timed, draft_seconds, time_arms
+from entmtp_calib.engine.decoder import Decoder
+from entmtp_calib.engine.pair import Pair
+from entmtp_calib.engine.stopping import StopRule
+from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.evidence import Replayer, Trace
+from entmtp_calib.policy import Ladder
+from entmtp_calib.provenance import machine, provenance
+from entmtp_calib.rundir import RunDir
+from entmtp_calib.signals import signal_depth
+from entmtp_calib.storage import read_json, to_json, write_atomically
+from entmtp_calib.template import template_about
+from entmtp_calib.topology import Topology
+
+Tick = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and of how much."""
+
+
+class Calibration:
+    """One run: its folder, its models (loaded when first needed) and its stages.
+
+    Args:
+        run: the folder.
+        pair, prompts: called at most once, when a stage has something to compute.
+        tick: told about progress.
+    """
+
+    def __init__(self, run: RunDir, pair: Callable[[], Pair], prompts: Callable[[Pair], Splits], tick: Tick) -> None:
+        self.run = run
+        self.config = RunConfig(**run.about["config"])
+        self._load_pair, self._load_prompts = pair, prompts
+        self._pair: Pair | None = None
+        self._splits: Splits | None = None
+        self.tick = tick
+
+    @property
+    def pair(self) -> Pair:
+        """Target and heads."""
+        if self._pair is None:
+            self._pair = self._load_pair()
+            check_same(self.run.about["inputs"], inputs_of(self._pair, self.config))
+        return self._pair
+
+    @property
+    def splits(self) -> Splits:
+        """Prompts as token ids."""
+        if self._splits is None:
+            self._splits = self._load_prompts(self.pair)
+            if self._splits.about() != self.run.about["inputs"]["splits"]:
+                raise ArtefactError("the prompts are not those that this run began with.", "Start another run with --out.")
+        return self._splits
+
+    @property
+    def stop(self) -> StopRule:
+        """When texts of this run end."""
+        return StopRule(self.pair.target.end_ids, self.config.max_new_tokens)
+
+    def search(self) -> Frontier:
+        """Trace the search prompts and grow the frontier."""
+        path = self.run.file("frontier.json")
+        if path.exists():
+            return frontier_from_json(read_json(path, "frontier"))
+        frontier = search(self.traces("search"), self.config.max_nodes, min(self.config.max_depth, self.pair.heads.depth))
+        write_atomically(path, to_json(frontier.to_json()))
+        return frontier
+
+    def traces(self, part: str) -> list[Trace]:
+        """Traces of one part of the prompts, written where they are missing."""
+        prompts: Encoded = getattr(self.splits, part)
+        folder = self.run.file(f"rollouts/{part}")
+        return self_rollout(
+            self.pair.target, self.pair.heads, prompts, self.stop, folder,
+            lambda done: self.tick(f"self-rollout ({part})", done, len(prompts)),
+        )  # fmt: skip
+
+    def recalibrate(self, trees: int, prompts: int, fresh: bool = False) -> list[Recalibrated]:
+        """Run every candidate tree by itself on prompts that search did not see."""
+        self.require("frontier.json", "search")
+        candidates = choose_candidates(self.search(), self.traces("search"), trees)
+        journal, rows = self.run.stage_journal("recalibrate", {"trees": trees, "prompts": prompts}, fresh)
+        chosen = self.splits.fit[:prompts]
+        total = len(chosen) * len(candidates)
+        return recalibrate(
+            self.pair.target, self.pair.heads, candidates, chosen, self.stop, journal, rows,
+            lambda done: self.tick("recalibrate", done, total),
+        )  # fmt: skip
+
+    def candidates(self) -> list[Candidate]:
+        """The candidates of the recalibration that this run has."""
+        self.require("recalibration.jsonl", "recalibrate")
+        return choose_candidates(self.search(), self.traces("search"), self.options("recalibrate")["trees"])
+
+    def options(self, stage: str) -> dict[str, Any]:
+        """Options that a stage was begun with."""
+        names = {"recalibrate": "recalibration.jsonl", "time": "timings.jsonl"}
+        return dict(self.run.journal_options(names[stage]))
+
+    def time(self, rounds: int, prompts: int, fresh: bool = False) -> list[Timed]:
+        """Time plain decoding and every candidate, interleaved."""
+        arms = [Arm(AR, Topology())] + [Arm(c.label, c.topology) for c in self.candidates()]
+        options = {"rounds": rounds, "prompts": prompts, "machine": machine()["cpu"]}
+        journal, rows = self.run.stage_journal("time", options, fresh)
+        chosen = self.splits.fit[:prompts]
+        total = len(chosen) * (len(arms) + 1) * rounds
+        return time_arms(
+            self.pair.target, self.pair.heads, arms, chosen, self.stop, rounds, self.config.seed, journal, rows,
+            lambda done: self.tick("time", done, total),
+        )  # fmt: skip
+
+    def fit(self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated]) -> Fitted:
+        """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`."""
+        if signal_depth(signal) > self.pair.heads.depth:
+            raise UsageError(f"signal {signal} needs {signal_depth(signal)} heads and there are {self.pair.heads.depth}.")
+        kept = hull([arm for arm in timed if arm.label != AR_AGAIN])
+        bank = [arm.topology for arm in kept]
+        everything = Ladder(tuple(range(1, len(bank))), tuple(range(len(bank))))
+        union = Decoder(self.pair.target, self.pair.heads, bank, everything, signal)
+        costs = Costs(
+            tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), draft_seconds(union)
+        )
+        fit, test = (Replayer(bank, self.traces(part), signal) for part in ("fit", "test"))
+        fitted = fit_policies(signal, kept, costs, fit, test, self.config.seed)
+        bank_file = make_bank(
+            self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
+            str(self.pair.target.device), fitted, recalibrated,
+        )  # fmt: skip
+        bank_file.save(self.run.file("bank.json"))
+        return fitted
+
+    def require(self, name: str, stage: str) -> None:
+        """Insist on a file of an earlier stage.
+
+        Raises:
+            ArtefactError: it is not there.
+        """
+        if not self.run.file(name).exists():
+            raise ArtefactError(f"the run {self.run.path} has no {name}.", f"Run first: entmtp {stage} {self.run.path}")
+
+
+def inputs_of(pair: Pair, config: RunConfig) -> dict[str, Any]:
+    """Identities that a run is bound to."""
+    assert pair.loaded is not None
+    target, loaded = pair.target, pair.loaded
+    return {
+        "target": {"name": target.name, "identity": target.identity, "vocab_size": target.vocab_size},
+        "heads": {"name": loaded.name, "identity": loaded.identity, "layout": loaded.layout, "heads": loaded.heads.depth},
+        "template": template_about(pair.tokenizer, config.prompt_style),
+    }
+
+
+def check_same(recorded: dict[str, Any], found: dict[str, Any]) -> None:
+    """Refuse a run whose model, heads or template changed since it began."""
+    for part, value in found.items():
+        if recorded[part] != value:
+            raise ArtefactError(f"the {part} of this run is not what it began with.", "Start another run with --out.")
+
+
+def begin(path: Path, config: RunConfig, pair: Pair, splits: Splits, fresh: bool) -> RunDir:
+    """Open or create the run folder of exactly this configuration."""
+    inputs = inputs_of(pair, config) | {"splits": splits.about()}
+    more = {"provenance": provenance(), "placement": pair.placement.reason}
+    return RunDir.start(path, asdict(config), inputs, more, fresh)

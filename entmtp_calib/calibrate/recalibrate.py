@@ -1,0 +1,138 @@
+"""Recalibration: every candidate tree decodes by itself, with its own mask and cache, and is compared with its replay.
+
+Runs the decoder on prompts that the search did not see. Knows nothing of seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from entmtp_calib.calibrate.candidates import Candidate
+from entmtp_calib.engine.decoder import Decoder
+from entmtp_calib.engine.drafter import Drafter
+from entmtp_calib.engine.stopping import StopRule
+from entmtp_calib.engine.target import Target
+from entmtp_calib.engine.tracing import trace_text
+from entmtp_calib.errors import EntmtpError
+from entmtp_calib.evidence import Trace, accepted_depths
+from entmtp_calib.policy import Static
+from entmtp_calib.storage import Journal
+
+Row = dict[str, Any]
+NEAR_TIE = {"float32": 1e-3, "float64": 1e-9}  # logit distance; in 8- and 11-bit floats it is a share of the logit's size
+_COARSE_NEAR_TIE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Recalibrated:
+    """A candidate with what its own rollouts gave.
+
+    mean_accept: pooled; prompt_mean: mean over prompts of the mean accept of each; near_ties: steps where rollout and replay
+    differ because two logits are closer than the arithmetic can tell.
+    """
+
+    candidate: Candidate
+    mean_accept: float
+    prompt_mean: float
+    steps: int
+    near_ties: int
+
+    @property
+    def bias(self) -> float:
+        """Mean accept that the search counted over that of the tree's own walk on the same prompts, minus 1."""
+        return self.candidate.searched / self.candidate.replayed - 1 if self.candidate.replayed else float("nan")
+
+
+def recalibrate(
+    target: Target,
+    drafter: Drafter,
+    candidates: Sequence[Candidate],
+    prompts: Sequence[tuple[str, Sequence[int]]],
+    stop: StopRule,
+    journal: Journal,
+    rows: list[Row],
+    on_rollout: Callable[[int], None] | None = None,
+) -> list[Recalibrated]:
+    """Decode every prompt with every candidate; rows that are in the journal are not measured again.
+
+    Raises:
+        EntmtpError: a rollout accepts something else than its replay, and no near tie explains it.
+    """
+    done = {(row["tree"], row["prompt"]): row for row in rows}
+    traces: dict[bytes, Trace] = {}
+    count = 0
+    for candidate in candidates:
+        decoder = Decoder(target, drafter, [candidate.topology], Static(0))
+        for name, ids in prompts:
+            if (candidate.label, name) not in done:
+                row = _rollout(decoder, candidate, name, ids, stop, traces)
+                journal.append(row)
+                done[candidate.label, name] = row
+            count += 1
+            if on_rollout:
+                on_rollout(count)
+    return [_summary(candidate, [done[candidate.label, name] for name, _ids in prompts]) for candidate in candidates]
+
+
+def _rollout(
+    decoder: Decoder, candidate: Candidate, name: str, ids: Sequence[int], stop: StopRule, traces: dict[bytes, Trace]
+) -> Row:
+    steps = list(decoder.steps(ids, stop))
+    text = [token for step in steps for token in step.tokens]
+    key = np.asarray([*ids, -1, *text]).tobytes()
+    if key not in traces:  # trees write the same text but for near ties
+        assert decoder.drafter is not None
+        traces[key] = trace_text(decoder.target, decoder.drafter, name, ids, text)
+    accepted = [step.accepted for step in steps]
+    near = compare(candidate.topology, accepted, traces[key], near_tie_bound(decoder.target))
+    return {"tree": candidate.label, "prompt": name, "steps": len(steps), "accepted": sum(accepted), "near_ties": near}
+
+
+def compare(topology: Any, accepted: Sequence[int], trace: Trace, bound: float) -> int:
+    """Compare a rollout with its replay step by step.
+
+    Args:
+        accepted: accepted drafts of every step of the rollout.
+        trace: of the rollout's own text.
+        bound: logit distance below which ranks are not certain.
+
+    Returns:
+        Number of steps that differ at a near tie.
+
+    Raises:
+        EntmtpError: a step differs and its logits are clearly apart.
+    """
+    expected = accepted_depths(topology, trace)
+    near = here = 0
+    for number in accepted:
+        if number != expected[here]:
+            depth = min(number, int(expected[here]))
+            if trace.margins[here, : depth + 1].min() > bound:
+                raise EntmtpError(
+                    f"prompt {trace.prompt_id}, position {here}: the tree accepted {number} drafts and its replay "
+                    f"{expected[here]}, with logits {trace.margins[here, depth]:.3g} apart.",
+                    "This is a bug in the decoder or in the model's support for tree masks; please report it.",
+                )
+            near += 1
+        here += number + 1
+    return near
+
+
+def near_tie_bound(target: Target) -> float:
+    """Logit distance below which this target's arithmetic cannot be trusted to order two tokens."""
+    return NEAR_TIE.get(str(target.dtype).removeprefix("torch."), _COARSE_NEAR_TIE)
+
+
+def _summary(candidate: Candidate, rows: list[Row]) -> Recalibrated:
+    steps = sum(row["steps"] for row in rows)
+    return Recalibrated(
+        candidate,
+        sum(row["accepted"] for row in rows) / steps,
+        float(np.mean([row["accepted"] / row["steps"] for row in rows])),
+        steps,
+        sum(row["near_ties"] for row in rows),
+    )

@@ -1,0 +1,93 @@
+"""The options of a run and its three disjoint sets of prompts: search, fit (recalibration, timing, thresholds) and test.
+
+Needs a tokenizer and the target's limits; runs no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from entmtp_calib.calibrate.prompts import PromptSet, load_prompts
+from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.storage import digest
+from entmtp_calib.template import encode
+
+Encoded = list[tuple[str, list[int]]]
+"""Prompts as `(id, token ids)`."""
+_ROOM = 100  # slots that a prompt must leave free for a tree
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Options of a run that its results depend on."""
+
+    model: str
+    heads: str
+    task: str
+    data: str | None = None
+    prompt_style: str = "auto"
+    seed: int = 0
+    search_prompts: int = 40
+    fit_prompts: int = 24
+    test_prompts: int = 16
+    max_new_tokens: int = 128
+    max_nodes: int = 64
+    max_depth: int = 4
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("search_prompts", "fit_prompts", "test_prompts", "max_new_tokens", "max_nodes", "max_depth"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}.", "Ask for at least 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Prompts of each part, disjoint by conversation."""
+
+    search: Encoded
+    fit: Encoded
+    test: Encoded
+
+    def about(self) -> dict[str, Any]:
+        """Counts and hashes, for run and bank."""
+        parts = {"search": self.search, "fit": self.fit, "test": self.test}
+        return {name: {"prompts": len(part), "hash": digest(part)} for name, part in parts.items()}
+
+
+def load_splits(tokenizer: Any, max_positions: int, config: RunConfig) -> tuple[Splits, PromptSet]:
+    """Choose, encode and divide the prompts of a run.
+
+    Prompts that do not leave room for the text and a tree are skipped and counted, and so are further pieces of a conversation
+    that is used already. If there are fewer than asked for, the parts shrink alike.
+
+    Raises:
+        ArtefactError: fewer than three usable prompts.
+    """
+    wanted = (config.search_prompts, config.fit_prompts, config.test_prompts)
+    found = load_prompts(config.task, config.data, None, config.seed)
+    room = max_positions - config.max_new_tokens - _ROOM
+    usable: Encoded = []
+    threads: set[str] = set()
+    for prompt in found.prompts:
+        if len(usable) == sum(wanted):
+            break
+        ids = encode(prompt.messages, tokenizer, config.prompt_style)
+        if not 0 < len(ids) <= room:
+            found.skipped["too long for the context"] += 1
+        elif prompt.thread in threads:
+            found.skipped["another piece of a used conversation"] += 1
+        else:
+            threads.add(prompt.thread)
+            usable.append((prompt.id, ids))
+    if len(usable) < 3:
+        raise ArtefactError(f"{len(usable)} usable prompts are too few: search, fit and test need one each.", "Give more.")
+    if len(usable) < sum(wanted):
+        found.notes.append(f"{sum(wanted)} prompts were asked for and {len(usable)} can be used; the parts shrink alike")
+        first = max(1, len(usable) * wanted[0] // sum(wanted))
+        second = max(1, min(len(usable) - first - 1, len(usable) * wanted[1] // sum(wanted)))
+        wanted = (first, second, len(usable) - first - second)
+    a, b = wanted[0], wanted[0] + wanted[1]
+    return Splits(usable[:a], usable[a:b], usable[b : b + wanted[2]]), found

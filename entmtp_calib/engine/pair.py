@@ -1,0 +1,74 @@
+"""A target and its heads, loaded, bound and checked: what every command starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from entmtp_calib.engine.head_files import LoadedHeads, load_heads
+from entmtp_calib.engine.loading import Placement, load_target
+from entmtp_calib.engine.selftest import HeadSanity, check_heads, check_tree_attention
+from entmtp_calib.engine.target import Target
+from entmtp_calib.template import encode
+
+_SANITY_TEXTS = (
+    "Write a Python function that returns the sum of a list of numbers.",
+    "What is the capital of France, and what is it known for?",
+    "Tom has 3 boxes with 12 apples each and gives away 7. How many are left?",
+    "Explain in two sentences why the sky is blue.",
+    "List five healthy breakfast ideas.",
+    "Translate 'good morning' into Spanish, French and German.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target with its tokenizer and, unless only plain decoding is wanted, its heads."""
+
+    target: Target
+    tokenizer: Any
+    placement: Placement
+    loaded: LoadedHeads | None
+    sanity: HeadSanity | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def heads(self) -> Any:
+        """The drafter, or None."""
+        return self.loaded.heads if self.loaded else None
+
+
+def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
+    """Load, bind and run the self-tests.
+
+    Args:
+        model: name of the target; see `load_target`.
+        heads: name of the heads; see `load_heads`; None for none.
+
+    Raises:
+        ArtefactError: something cannot be loaded, does not fit, or fails a self-test.
+    """
+    loaded = load_heads(heads) if heads else None  # first: it is quick, and a typo should be
+    target, tokenizer = load_target(model, placement)
+    texts = [encode([("user", text)], tokenizer) for text in _SANITY_TEXTS]
+    check_tree_attention(target, _enough(texts, target.vocab_size))
+    if loaded is None:
+        return Pair(target, tokenizer, placement, None, None)
+    loaded.heads.bind(target)
+    sanity = check_heads(target, loaded.heads, texts)
+    return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target)))
+
+
+def _notes(loaded: LoadedHeads, target: Target) -> list[str]:
+    notes = [f"heads {loaded.name}: layout {loaded.layout}, {loaded.heads.depth} heads"]
+    if loaded.heads.shape.lm_heads == "target":
+        notes.append("the heads have no LM head of their own and borrow the target's")
+    if loaded.base and loaded.base != target.identity:
+        notes.append(f"the heads were trained for another model than {target.name}; expect fewer accepted drafts")
+    return notes
+
+
+def _enough(texts: list[list[int]], vocabulary: int) -> list[int]:
+    """Some different token ids for the attention test, from the texts and then from the vocabulary."""
+    ids = list(dict.fromkeys(token for text in texts for token in text))
+    return (ids + [token for token in range(vocabulary) if token not in set(ids)])[:16]

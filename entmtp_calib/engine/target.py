@@ -1,0 +1,153 @@
+"""The target: a causal language model behind one method, `forward`.
+
+The only module that calls a transformers model. It uses the public forward with a 4-D boolean mask, explicit positions and
+our own cache, so a new release of transformers can break this page and no other. It knows nothing of trees, files or text.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from entmtp_calib.engine.kv_cache import KVCache
+from entmtp_calib.errors import ArtefactError
+
+PREFILL_CHUNK = 512
+_RECURRENT = ("linear_attention", "mamba", "recurrent", "conv", "ssm", "rwkv")
+
+
+class Output(NamedTuple):
+    """What one forward gives.
+
+    logits: `[batch, kept, vocabulary]`; hidden: states after the final norm, `[batch, rows, hidden]`.
+    """
+
+    logits: Tensor
+    hidden: Tensor
+
+
+class Target:
+    """A causal language model, frozen, in inference mode.
+
+    Args:
+        model: any `AutoModelForCausalLM` with softmax attention in every layer.
+        end_ids: token ids that end a text.
+        name: what the user called it, for messages and files.
+        identity: hash of what defines it (weights' source and configuration).
+
+    Raises:
+        ArtefactError: the model keeps state that cannot be rolled back, or an attention that takes no 4-D mask.
+    """
+
+    def __init__(self, model: nn.Module, end_ids: frozenset[int], name: str, identity: str) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.end_ids = end_ids
+        self.name = name
+        self.identity = identity
+        config = _text_config(model.config)
+        _refuse_unsupported(config, name)
+        self.layers = int(config.num_hidden_layers)
+        self.hidden_size = int(config.hidden_size)
+        self.max_positions = _position_limit(config)
+        parameters = inspect.signature(model.forward).parameters
+        # transformers 5.24 renamed `past_key_values`; 5.40 drops the old word.
+        self._cache_word = "cache" if "cache" in parameters else "past_key_values"
+        self.lm_head: nn.Linear = model.get_output_embeddings()
+        self.embedding: nn.Embedding = model.get_input_embeddings()
+        self.vocab_size = int(self.lm_head.weight.shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are."""
+        return self.embedding.weight.dtype
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache of `capacity` slots for this model."""
+        return KVCache(self.layers, capacity)
+
+    def forward(
+        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: KVCache | None = None, keep: int | Tensor = 0
+    ) -> Output:
+        """Run the model once.
+
+        Args:
+            ids: int64 `[batch, rows]`.
+            mask: bool `[batch or 1, 1, rows, columns]`, true where a row may look.
+            positions: int64 `[batch or 1, rows]`.
+            cache: where keys and values go (after `cache.place`), or None for a forward that keeps nothing.
+            keep: rows for which logits are wanted: 0 for all, n for the last n, or their indices.
+
+        Returns:
+            Logits of the kept rows and the final hidden states of all rows.
+        """
+        if isinstance(keep, int) and keep:
+            # An index tensor makes a compact copy; a slice would make the LM head expand its weights once per batch member.
+            keep = torch.arange(ids.shape[1] - keep, ids.shape[1], device=ids.device)
+        out = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=cache is not None,
+            output_hidden_states=True,
+            logits_to_keep=keep,
+            **{self._cache_word: cache},
+        )
+        return Output(out.logits, out.hidden_states[-1])
+
+    def prefill(self, ids: Tensor, cache: KVCache) -> Output:
+        """Write a prompt into an empty cache, in pieces that bound the size of the mask.
+
+        Args:
+            ids: int64 `[1, length]`, at least one token.
+
+        Returns:
+            Logits of the last token only `[1, 1, vocabulary]`, hidden states of all `[1, length, hidden]`.
+        """
+        length = ids.shape[1]
+        columns = torch.arange(length, device=ids.device)
+        pieces = []
+        for start in range(0, length, PREFILL_CHUNK):
+            rows = columns[start : start + PREFILL_CHUNK]
+            end = start + rows.shape[0]
+            cache.place(rows, end)
+            mask = columns[:end] <= rows[:, None]
+            out = self.forward(ids[:, start:end], mask[None, None], rows[None], cache, keep=1)
+            pieces.append(out.hidden)
+        return Output(out.logits, torch.cat(pieces, 1))
+
+
+def _text_config(config: object) -> object:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _position_limit(config: object) -> int:
+    """Longest text for which every layer sees everything: inside its window a sliding layer equals a full one."""
+    limit = int(getattr(config, "max_position_embeddings", None) or 2**31)
+    kinds = getattr(config, "layer_types", None) or []
+    window = getattr(config, "sliding_window", None)
+    slides = getattr(config, "use_sliding_window", True) if not kinds else any("sliding" in str(k) for k in kinds)
+    return min(limit, int(window)) if window and slides else limit
+
+
+def _refuse_unsupported(config: object, name: str) -> None:
+    kinds = {str(kind) for kind in (getattr(config, "layer_types", None) or [])}
+    kinds |= {str(getattr(config, "model_type", ""))}
+    bad = sorted(kind for kind in kinds if any(word in kind for word in _RECURRENT))
+    if bad:
+        raise ArtefactError(
+            f"{name} has {bad[0]} layers, whose state cannot be rolled back after rejected drafts.",
+            "Use a model with softmax attention in every layer.",
+        )
+    if "flash" in str(getattr(config, "_attn_implementation", "")):
+        raise ArtefactError(
+            f"{name} was loaded with {config._attn_implementation}, which takes no tree mask.",  # type: ignore[attr-defined]
+            "Load it with attn_implementation='sdpa' or 'eager'.",
+        )

@@ -1,0 +1,96 @@
+"""Teacher forcing: one pass over a written text that tells what every head would have guessed at every position.
+
+Token ids in, a `Trace` out. Knows nothing of trees, files or how the text came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from entmtp_calib.engine.drafter import Drafter, top_logp
+from entmtp_calib.engine.target import Target
+from entmtp_calib.evidence import Trace
+
+
+@torch.inference_mode()
+def trace_text(target: Target, drafter: Drafter, prompt_id: str, prompt: Sequence[int], text: Sequence[int]) -> Trace:
+    """Look at a written text with all heads, in one teacher-forced pass.
+
+    Args:
+        prompt: token ids before the text, at least one.
+        text: the written token ids, at least one.
+    """
+    ids = torch.tensor([[*prompt, *text]], device=target.device)
+    columns = torch.arange(ids.shape[1], device=target.device)
+    keep = torch.arange(len(prompt) - 1, ids.shape[1] - 1, device=target.device)
+    mask = columns[None, :] <= columns[:, None]
+    out = target.forward(ids, mask[None, None], columns[None], keep=keep)
+    logits = out.logits[0].float()
+    tokens = ids[0, len(prompt) :]
+    ranks, margins, chain, firsts = look(drafter, out.hidden[0, keep], tokens)
+    logp = logits - logits.logsumexp(-1, keepdim=True)
+    return Trace(
+        prompt_id=prompt_id,
+        tokens=tokens.cpu().numpy().astype(np.int32),
+        ranks=ranks.cpu().numpy().astype(np.int32),
+        margins=margins.cpu().numpy(),
+        root_logp=top_logp(logits).cpu().numpy(),
+        entropy=-(logp.exp() * logp).sum(-1).cpu().numpy(),
+        chain_logp=chain.cpu().numpy(),
+        first_guesses=firsts.cpu().numpy().astype(np.int32),
+    )
+
+
+def look(drafter: Drafter, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ranks, margins, chain confidence and first guesses of every head at every position.
+
+    Args:
+        hidden: the state that chose each token, `[n, hidden]`.
+        tokens: int64 `[n]`.
+
+    Returns:
+        ranks int64 `[n, heads]`, margins float32 `[n, heads]`, chain_logp float32 `[n, heads]`, first_guesses int64 `[n]`; see `Trace`.
+    """
+    true = own = drafter.start(hidden, tokens)
+    ranks, margins, chain = [], [], []
+    for level in range(drafter.depth):
+        logits = drafter.logits(level, true).float()
+        following = torch.cat((tokens[level + 1 :], tokens.new_full((min(level + 1, len(tokens)),), -1)))
+        rank, margin = _ranks(drafter, logits, following)
+        ranks.append(rank)
+        margins.append(margin)
+        guessing = drafter.logits(level, own).float() if own is not true else logits
+        chain.append(top_logp(guessing))
+        guesses = drafter.to_target_ids(guessing.max(-1).indices)
+        if level == 0:
+            firsts = guesses
+        if level + 1 < drafter.depth:
+            own = drafter.extend(own, guesses)
+            true = drafter.extend(true, following.clamp(min=0))
+    return torch.stack(ranks, 1), torch.stack(margins, 1), torch.stack(chain, 1), firsts
+
+
+def _ranks(drafter: Drafter, logits: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    """Rank of each following token among the guesses (-1 if it cannot be guessed) and its distance to the nearest other."""
+    places = _places(drafter, following, logits.shape[-1])
+    inside = places >= 0
+    where = places.clamp(min=0)[:, None]
+    own = logits.gather(1, where)
+    before = (logits > own) | ((logits == own) & (torch.arange(logits.shape[1], device=logits.device) < where))
+    margin = (logits - own).abs().scatter(1, where, float("inf")).amin(1)
+    # A token outside the draft vocabulary is a miss at any width; a missing token is marked apart.
+    miss = torch.where(following < 0, -1, logits.shape[-1])
+    return torch.where(inside, before.sum(1), miss), torch.where(inside, margin, float("inf"))
+
+
+def _places(drafter: Drafter, tokens: Tensor, vocabulary: int) -> Tensor:
+    """Index of each token in the draft vocabulary, or -1."""
+    ids = drafter.to_target_ids(torch.arange(vocabulary, device=tokens.device))
+    order = ids.argsort()
+    found = torch.searchsorted(ids[order], tokens.clamp(min=0)).clamp(max=vocabulary - 1)
+    places = order[found]
+    return torch.where((ids[places] == tokens) & (tokens >= 0), places, -1)

@@ -1,0 +1,189 @@
+"""What one self-rollout tells about every tree: traces, the walk of a topology over them, and the replay of a policy.
+
+Under greedy acceptance the text does not depend on the tree, so the ranks of the true tokens under each head decide what any
+topology accepts at any position. Numpy only; knows nothing of models or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entmtp_calib.policy import Policy
+from entmtp_calib.signals import compute_signal
+from entmtp_calib.topology import Topology
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The greedy text of one prompt, seen by the heads.
+
+    tokens: int32 `[n]`, the written ids; ranks: int32 `[n, heads]`, rank of token `i + 1 + d` under head d given the true tokens
+    before it, -1 where the text has no such token; margins: float32 `[n, heads]`, distance of that token's logit to the nearest
+    other; root_logp: float32 `[n]`, log of the target's top-1 probability of token i; entropy: float32 `[n]`, nats, of the
+    target there; chain_logp: float32 `[n, heads]`, log of the heads' top-1 probabilities along their own greedy chain;
+    first_guesses: int32 `[n]`, the first head's best guess.
+    """
+
+    prompt_id: str
+    tokens: Ints
+    ranks: Ints
+    margins: Floats
+    root_logp: Floats
+    entropy: Floats
+    chain_logp: Floats
+    first_guesses: Ints
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def heads(self) -> int:
+        """Number of heads that looked at the text."""
+        return int(self.ranks.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The steps that a policy would make over some traces.
+
+    positions, index, accepted: int64 `[steps]`, concatenated over the traces; prompt: int64 `[steps]`, index of the trace.
+    """
+
+    positions: NDArray[np.int64]
+    index: NDArray[np.int64]
+    accepted: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+
+    @property
+    def mean_accept(self) -> float:
+        """Pooled: all accepted drafts / all steps."""
+        return float(self.accepted.mean()) if len(self.accepted) else 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Committed tokens: a root and its accepted drafts per step."""
+        return int(self.accepted.sum()) + len(self.accepted)
+
+    @property
+    def switches(self) -> int:
+        """Steps whose tree differs from the one before in the same text."""
+        return int(((self.index[1:] != self.index[:-1]) & (self.prompt[1:] == self.prompt[:-1])).sum())
+
+
+class NodeTable:
+    """A topology as a table, to follow many rank paths at once."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.nodes = ((), *topology.nodes)
+        row = {node: index for index, node in enumerate(self.nodes)}
+        self.depth = topology.depth
+        self.table = np.full((len(self.nodes), topology.max_rank + 2), -1, np.int32)
+        for node in topology.nodes:
+            self.table[row[node[:-1]], node[-1]] = row[node]
+
+    def follow(self, ranks: Ints) -> tuple[Ints, Ints]:
+        """Where rank paths leave the tree.
+
+        Args:
+            ranks: int32 `[n, heads]`, -1 where there is no token.
+
+        Returns:
+            Accepted depth `[n]` and the row of the last accepted node `[n]` (0 is the root).
+        """
+        here = np.zeros(len(ranks), np.int32)
+        depth = np.zeros(len(ranks), np.int32)
+        inside = np.ones(len(ranks), bool)
+        last = self.table.shape[1] - 1  # a column that is always -1
+        for level in range(min(self.depth, ranks.shape[1])):
+            rank = ranks[:, level]
+            step = self.table[here, np.where((rank >= 0) & (rank < last), rank, last)]
+            inside &= step >= 0
+            here = np.where(inside, step, here)
+            depth += inside
+        return depth, here
+
+
+def accepted_depths(topology: Topology, trace: Trace) -> Ints:
+    """Drafts that `topology` would accept at every position of the text, int32 `[n]`."""
+    return NodeTable(topology).follow(trace.ranks)[0]
+
+
+def walk(depths: Ints) -> NDArray[np.int64]:
+    """Positions of a rollout's steps: from i to `i + 1 + depths[i]`, int64 `[steps]`."""
+    jumps = depths.tolist()
+    positions = []
+    here = 0
+    while here < len(jumps):
+        positions.append(here)
+        here += 1 + jumps[here]
+    return np.asarray(positions, np.int64)
+
+
+def mean_accept(topology: Topology, traces: Sequence[Trace]) -> float:
+    """Pooled mean accept of a rollout of `topology` over the traces."""
+    accepted = steps = 0
+    for trace in traces:
+        depths = accepted_depths(topology, trace)
+        positions = walk(depths)
+        accepted += int(depths[positions].sum())
+        steps += len(positions)
+    return accepted / steps if steps else 0.0
+
+
+class Replayer:
+    """Runs policies over traces without a model; what does not depend on the policy is computed once.
+
+    Args:
+        topologies: the bank that the policies' indices mean.
+        traces: texts to replay.
+        signal: what policies read; None if only static ones will run.
+    """
+
+    def __init__(self, topologies: Sequence[Topology], traces: Sequence[Trace], signal: str | None = None) -> None:
+        self.depths = [np.stack([accepted_depths(topology, trace) for topology in topologies], 1) for trace in traces]
+        self.signals = [_signal(signal, trace) for trace in traces]
+        self._depth_rows = [depths.tolist() for depths in self.depths]
+        self._signal_rows = [signals.tolist() for signals in self.signals]
+
+    def run(self, policy: Policy) -> Replay:
+        """The steps of `policy`, state reset at every text."""
+        steps: list[tuple[int, int, int, int]] = []
+        start = policy.members[0]
+        for number, (depths, signals) in enumerate(zip(self._depth_rows, self._signal_rows, strict=True)):
+            here, index = 0, start
+            while here < len(depths):
+                index = policy.next(index, signals[here])
+                accepted = depths[here][index]
+                steps.append((here, index, accepted, number))
+                here += 1 + accepted
+        table = np.asarray(steps, np.int64).reshape(-1, 4)
+        return Replay(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
+
+    def oracle_seconds(self, seconds: Sequence[float]) -> list[float]:
+        """Least time per text if every step knew its acceptance beforehand: a shortest path, since the text is given.
+
+        Args:
+            seconds: cost of one step with each topology.
+        """
+        return [_shortest(depths, list(seconds)) for depths in self._depth_rows]
+
+
+def _shortest(depths: list[list[int]], seconds: list[float]) -> float:
+    least = [0.0] * (len(depths) + 1)
+    for here in range(len(depths) - 1, -1, -1):
+        row = depths[here]
+        least[here] = min(cost + least[here + 1 + row[tree]] for tree, cost in enumerate(seconds))
+    return least[0]
+
+
+def _signal(name: str | None, trace: Trace) -> Floats:
+    if name is None:
+        return np.full(len(trace), np.nan, np.float32)
+    return compute_signal(name, trace.root_logp, trace.chain_logp)

@@ -1,0 +1,134 @@
+"""A run folder: the names of its files, who may use it, and starting stages over.
+
+Knows names and fingerprints; what the files say is the business of those who write them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.storage import Journal, digest, read_json, to_json, write_atomically
+
+FORMAT, VERSION = "entmtp-run", 1
+STAGES: dict[str, tuple[str, ...]] = {
+    "search": ("rollouts/search", "frontier.json"),
+    "recalibrate": ("recalibration.jsonl",),
+    "time": ("timings.jsonl",),
+    "fit-thresholds": ("rollouts/fit", "rollouts/test", "bank.json"),
+}
+"""Stages in order and the files of each."""
+
+
+class RunDir:
+    """One run on disk.
+
+    Attributes:
+        path: the folder; about: the content of `run.json`.
+    """
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self.path = path
+        self.about = about
+
+    @classmethod
+    def open(cls, path: Path) -> RunDir:
+        """An existing run.
+
+        Raises:
+            ArtefactError: no run there, or one of another version.
+        """
+        about = read_json(path / "run.json", "run", "Start one with: entmtp search --out FOLDER")
+        if not isinstance(about, dict) or about.get("format") != FORMAT or not isinstance(about.get("config"), dict):
+            raise ArtefactError(f"{path / 'run.json'} does not describe a run.", "Give another folder.")
+        if about.get("version") != VERSION:
+            raise ArtefactError(f"the run {path} has version {about.get('version')}; this tool reads {VERSION}.", "Use --fresh.")
+        return cls(path, about)
+
+    @classmethod
+    def start(cls, path: Path, config: dict[str, Any], inputs: dict[str, Any], more: dict[str, Any], fresh: bool = False) -> RunDir:
+        """Open the run of exactly this configuration, or begin it.
+
+        Args:
+            config: options that results depend on; inputs: identities of target, heads and prompts;
+            more: what is recorded without being compared (provenance).
+            fresh: throw away what is there.
+
+        Raises:
+            ArtefactError: the folder holds a run of other options or inputs. UsageError: it holds something else.
+        """
+        fingerprint = digest({"config": config, "inputs": inputs})
+        about = {"format": FORMAT, "version": VERSION, "config": config, "inputs": inputs, "fingerprint": fingerprint} | more
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is a file.", "Give a folder with --out.")
+        if path.exists() and any(path.iterdir()):
+            if not (path / "run.json").exists():
+                raise UsageError(f"{path} is not empty and holds no run.", "Give another folder with --out.")
+            if not fresh:
+                there = cls.open(path)
+                if there.about.get("fingerprint") != fingerprint:
+                    raise ArtefactError(_difference(there.about, about), "Use another --out, or --fresh to start over.")
+                return there
+            cls(path, about).clear("search")
+        write_atomically(path / "run.json", to_json(about))
+        return cls(path, about)
+
+    def file(self, name: str) -> Path:
+        """Path of a file or folder of the run."""
+        return self.path / name
+
+    def clear(self, stage: str) -> None:
+        """Remove the results of a stage and of all stages after it."""
+        names = list(STAGES)
+        for later in names[names.index(stage) :]:
+            for name in STAGES[later]:
+                target = self.path / name
+                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+
+    def stage_journal(self, stage: str, options: dict[str, Any], fresh: bool = False) -> tuple[Journal, list[dict[str, Any]]]:
+        """The journal of a stage and its rows so far; its first line holds the options it belongs to.
+
+        Raises:
+            ArtefactError: it was begun with other options.
+        """
+        if fresh:
+            self.clear(stage)
+        journal = Journal(self.path / STAGES[stage][0])
+        rows = journal.rows()
+        key = digest({"fingerprint": self.about["fingerprint"], "options": options})
+        if not rows:
+            journal.append({"stage": stage, "key": key, "options": options})
+            return journal, []
+        if rows[0].get("key") != key:
+            raise ArtefactError(
+                f"{journal.path} was begun with other options ({rows[0].get('options')}).", f"Use --fresh to {stage} anew."
+            )
+        return journal, rows[1:]
+
+    def journal_options(self, name: str) -> dict[str, Any]:
+        """Options in the first line of a stage's journal.
+
+        Raises:
+            ArtefactError: the journal has no such line.
+        """
+        rows = Journal(self.path / name).rows()
+        if not rows or not isinstance(rows[0].get("options"), dict):
+            raise ArtefactError(f"{self.path / name} does not say what it belongs to.", "Run the stage again with --fresh.")
+        return dict(rows[0]["options"])
+
+
+def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Name the first option or input that differs."""
+    for part in ("config", "inputs"):
+        for key, value in wanted[part].items():
+            old = there.get(part, {}).get(key)
+            if old != value:
+                return f"this folder holds a run with {key} = {_short(old)}, not {_short(value)}."
+    return "this folder holds another run."
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "…"

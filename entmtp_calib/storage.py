@@ -1,0 +1,145 @@
+"""Files that are absent or complete, and journals that forgive only a torn last line.
+
+Knows nothing about what it stores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from entmtp_calib.errors import ArtefactError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` so that `path` is either what it was or all of `data`, even after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def to_json(value: Any) -> bytes:
+    """Deterministic JSON: sorted keys, a list of numbers on one line, UTF-8, newline at the end. NaN and infinity are refused."""
+    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    # Line breaks inside strings are escaped, so a bracket followed by one opens a list.
+    text = re.sub(r"\[\n[-+\d.eE,\s]+\]", lambda found: re.sub(r"\s+", "", found[0]).replace(",", ", "), text)
+    return (text + "\n").encode()
+
+
+def read_json(path: Path, what: str, hint: str = "") -> Any:
+    """Read a JSON file.
+
+    Args:
+        what: what the file is to the user, as in "bank".
+
+    Raises:
+        ArtefactError: missing, unreadable or not JSON.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ArtefactError(f"there is no {what} at {path}.", hint) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtefactError(f"the {what} {path} cannot be read ({error}).", hint) from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ArtefactError(f"the {what} {path} is not JSON or was cut short.", hint) from None
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write an uncompressed `.npz` atomically, with the same bytes for the same arrays."""
+    import io
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(arrays):
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))  # np.savez stores the clock
+            with archive.open(entry, "w") as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(arrays[name]), allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
+    """Read what `save_arrays` wrote.
+
+    Raises:
+        ArtefactError: missing, damaged, or holding pickled objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise ArtefactError(f"there is no {what} at {path}.") from None
+    except Exception:
+        raise ArtefactError(f"the {what} {path} is damaged.", "Delete it and run the command again.") from None
+
+
+class Journal:
+    """Append-only JSON lines, flushed to disk line by line.
+
+    A crash can tear the last line; that line is dropped and everything before it is kept. A bad line elsewhere is an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole lines.
+
+        Raises:
+            ArtefactError: a line other than the last is not JSON.
+        """
+        return [row for row, _end in self._parse()]
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add one line, after removing a torn one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        whole = max((end for _row, end in self._parse()), default=0)
+        with self.path.open("ab") as file:
+            if file.tell() != whole:
+                file.truncate(whole)
+            file.write(json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _parse(self) -> Iterator[tuple[dict[str, Any], int]]:
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        end = 0
+        for number, line in enumerate(data.split(b"\n"), 1):
+            start, end = end, end + len(line) + 1
+            if not line.strip():
+                continue
+            torn = end > len(data)  # no newline behind it
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if torn:
+                return
+            if not isinstance(row, dict):
+                raise ArtefactError(f"line {number} of {self.path} is damaged.", "Run again with --fresh.")
+            yield row, start + len(line) + 1
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value, `sha256:…`."""
+    return "sha256:" + hashlib.sha256(to_json(value)).hexdigest()
