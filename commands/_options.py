@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.", envvar="ENTMTP_MODEL")]
+Model = Annotated[
+    str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.", envvar="ENTMTP_MODEL")
+]
 Heads = Annotated[str, typer.Option(help="Draft heads: shipped ones by name, a folder or a hub name.", envvar="ENTMTP_HEADS")]
 Task = Annotated[str, typer.Option(help="Prompts: humaneval, gsm8k, sharegpt, python-stdlib, or a JSON(L) file.")]
 Data = Annotated[str | None, typer.Option(help="Local file of a named task.", show_default="none")]
@@ -26,7 +28,7 @@ FitPrompts = Annotated[int, typer.Option(help="Prompts for recalibration, timing
 TestPrompts = Annotated[int, typer.Option(help="Prompts that only judge the result.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Cap on new tokens of a text.")]
 MaxNodes = Annotated[int, typer.Option(help="Size at which trees stop growing.")]
-MaxDepth = Annotated[int, typer.Option(help="Largest depth of a tree; no more than there are heads.")]
+MaxDepth = Annotated[int | None, typer.Option(help="Largest depth of a tree.", show_default="one per head, at most 4")]
 Trees = Annotated[int, typer.Option(help="How many trees of the frontier go on, evenly spaced in log size.", min=1)]
 RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
 TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]

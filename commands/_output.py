@@ -140,7 +140,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
                 traceback.print_exc()
             _say_error(f"{error.strerror or error} ({error.filename or 'no file named'})", "Check the disk and the permissions.")
             raise typer.Exit(1) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the last resort)
             if debug:
                 traceback.print_exc()
             _say_error(f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.")

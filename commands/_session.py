@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from entmtp_calib.engine.pair import Pair
 
 SMALL = 20
+DEFAULT_DEPTH = 4
 Tick = Callable[[str, int, int], None]
 
 
@@ -40,11 +41,15 @@ def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tic
     """Begin or reopen a run with these options."""
     from entmtp_calib.calibrate.pipeline import Calibration, begin
     from entmtp_calib.calibrate.splits import load_splits
+    from entmtp_calib.engine.decoder import check_depth
     from entmtp_calib.engine.loading import choose_placement
+    from entmtp_calib.topology import chain
 
     placement = choose_placement(config.device, config.dtype)
-    config = replace(config, device=str(placement.device), dtype=placement.dtype_name)
-    pair = load(out, config.model, config.heads, config.device, config.dtype)
+    pair = load(out, config.model, config.heads, str(placement.device), placement.dtype_name)
+    depth = min(DEFAULT_DEPTH, pair.heads.depth) if config.max_depth is None else config.max_depth
+    check_depth(chain(depth), pair.heads)
+    config = replace(config, device=str(placement.device), dtype=placement.dtype_name, max_depth=depth)
     splits, found = load_splits(pair.tokenizer, pair.target.max_positions, config)
     for note in found.notes:
         out.warn(note)

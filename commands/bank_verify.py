@@ -42,14 +42,15 @@ def verify(
     chosen = load_prompts(task or found.task, data, prompts, seed).prompts
     pair = load(screen, model or found.target["name"], heads or found.heads["name"], device, dtype)
     style = found.template["style"]
+    assert pair.loaded is not None
     found.check_fits(pair.target.identity, pair.loaded.identity, template_about(pair.tokenizer, style)["hash"])
     stop = StopRule(pair.target.end_ids, max_new_tokens)
     texts = [encode(prompt.messages, pair.tokenizer, style) for prompt in chosen]
     plain = [[token for step in autoregressive(pair.target, ids, stop) for token in step.tokens] for ids in texts]
     with screen.progress() as tick:
         rows = _compare(pair, found, texts, plain, stop, tick)
-    columns = (Column("arm", "tree or policy"), Column("prompts", "prompts"), Column("identical", "identical"),
-               Column("near_ties", "near ties"), Column("diverged", "diverged"), Column("largest_gap", "largest gap at a parting", ".3g"))  # fmt: skip
+    counts = [Column(name, name.replace("_", " ")) for name in ("prompts", "identical", "near_ties", "diverged")]
+    columns = (Column("arm", "tree or policy"), *counts, Column("largest_gap", "largest gap at a parting", ".3g"))
     screen.table(Table("verification", f"Texts against plain greedy decoding, {pair.placement.dtype_name}", columns, rows))
     screen.finish("verify")
     wrong = sum(row["diverged"] for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -17,7 +18,9 @@ from ._session import load
 
 def decode(
     bank: Annotated[Path, typer.Option(help="bank.json of a run.", envvar="ENTMTP_BANK")],
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; without it, --file or standard input.", show_default="none")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; without it, --file or standard input.", show_default="none")
+    ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file, byte for byte.", show_default="none")] = None,
     policy: Annotated[str, typer.Option(help="auto (what the bank recommends), static, ladder, hysteresis, or ar.")] = "auto",
     model: Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")] = None,
@@ -109,7 +112,7 @@ def _stream(screen: Output, pair: Any, bank: Any, policy: str, steps: Any, promp
     name = bank.recommended if policy == "auto" else policy
     shares = Counter("ar" if policy == "ar" else labels[step.index] if step.index >= 0 else "no room" for step in done)
     trees = [step.index for step in done]
-    switches = sum(a != b for a, b in zip(trees, trees[1:], strict=False))
+    switches = sum(a != b for a, b in pairwise(trees))
     statistics = {
         "policy": name, "prompt_tokens": prompt_tokens, "tokens": tokens, "steps": len(done),
         "tokens_per_step": tokens / len(done), "seconds": seconds, "tokens_per_s": tokens / seconds,

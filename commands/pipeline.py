@@ -26,7 +26,7 @@ def run(
     test_prompts: opt.TestPrompts = 20,
     max_new_tokens: opt.MaxNewTokens = 128,
     max_nodes: opt.MaxNodes = 64,
-    max_depth: opt.MaxDepth = 4,
+    max_depth: opt.MaxDepth = None,
     trees: opt.Trees = 7,
     recalibrate_prompts: opt.RecalibratePrompts = 3,
     time_prompts: opt.TimePrompts = 3,
@@ -82,7 +82,7 @@ def search(
     test_prompts: opt.TestPrompts = 20,
     max_new_tokens: opt.MaxNewTokens = 128,
     max_nodes: opt.MaxNodes = 64,
-    max_depth: opt.MaxDepth = 4,
+    max_depth: opt.MaxDepth = None,
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -181,7 +181,8 @@ def _already_there(screen: Output, out: Path, config: Any, recalibrate: Any, tim
     if not (out / "bank.json").exists() or not (out / "run.json").exists():
         return False
     there = RunDir.open(out)
-    wanted = replace(config, **{n: there.about["config"].get(n) for n in ("device", "dtype") if getattr(config, n) == "auto"})
+    left_open = {name: there.about["config"].get(name) for name in ("device", "dtype", "max_depth")}
+    wanted = replace(config, **{name: value for name, value in left_open.items() if getattr(config, name) in ("auto", None)})
     bank = load_bank(out / "bank.json")
     stages = [there.journal_options(name) for name in ("recalibration.jsonl", "timings.jsonl")]
     if asdict(wanted) != there.about["config"] or bank.signal != signal or stages[0] != recalibrate:
@@ -200,7 +201,9 @@ def _report_timing(screen: Output, timed: list[Any]) -> None:
 
     screen.table(timing_table(timed))
     again = next(arm for arm in timed if arm.label == AR_AGAIN)
-    screen.say(f"A/A check: plain decoding against itself gives {again.speedup:.3f} ({again.speedup_low:.3f}–{again.speedup_high:.3f})")
+    screen.say(
+        f"A/A check: plain decoding against itself gives {again.speedup:.3f} ({again.speedup_low:.3f}–{again.speedup_high:.3f})"
+    )
     noisy = max(timed, key=lambda arm: arm.cv)
     if noisy.cv > 0.1:
         screen.warn(f"rounds of {noisy.label} differ by {noisy.cv:.0%}: close other programs, or give more --rounds")
@@ -235,4 +238,6 @@ def _side_by_side(screen: Output, calibration: Calibration) -> None:
         "tokens_per_s_plain": found.plain_tokens_per_s, "ratio": found.tokens_per_s / found.plain_tokens_per_s,
     })  # fmt: skip
     if not found.same_text:
-        screen.warn(f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart ({found.verdict})")
+        screen.warn(
+            f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart ({found.verdict})"
+        )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from entmtp_calib.errors import UsageError
-
 import typer
+
+from entmtp_calib.errors import UsageError
 
 from . import _options as opt
 from ._output import Column, Output, Table
@@ -53,7 +53,9 @@ def train_heads(
     with screen.progress() as tick:
         made = make_heads(pair.target, pair.tokenizer, recipe, out, work or out / "work", tick, screen.say, fresh)
     columns = (Column("head", "head"), *(Column(f"top{k}", f"top {k}", ".3f") for k in (1, 2, 4, 10)))
-    screen.table(Table("hit_rates", f"Hit rates on {made.positions} held-out tokens, given the true prefix", columns, made.hit_rates))
+    screen.table(
+        Table("hit_rates", f"Hit rates on {made.positions} held-out tokens, given the true prefix", columns, made.hit_rates)
+    )
     screen.fields("acceptance", made.acceptance, "Mean accepted drafts per step, held-out, greedy")
     screen.say(f"heads: {out}")
     screen.finish("train-heads")

@@ -18,7 +18,7 @@ class Policy(Protocol):
 
     @property
     def kind(self) -> str:
-        """"static", "ladder" or "hysteresis"."""
+        """ "static", "ladder" or "hysteresis"."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -63,7 +63,9 @@ class Ladder:
 
     def __post_init__(self) -> None:
         if len(self.edges) != len(self.trees) - 1:
-            raise ArtefactError(f"a ladder over {len(self.trees)} trees needs {len(self.trees) - 1} edges, not {len(self.edges)}.")
+            raise ArtefactError(
+                f"a ladder over {len(self.trees)} trees needs {len(self.trees) - 1} edges, not {len(self.edges)}."
+            )
         if not all(math.isfinite(edge) for edge in self.edges):
             raise ArtefactError("a ladder's edges must be finite numbers.")
         if any(low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)):
@@ -126,8 +128,12 @@ def policy_from_json(kind: str, value: Any, trees: int) -> Policy:
     Raises:
         ArtefactError: a field that is missing, of the wrong type, unknown, or an index outside the bank.
     """
-    fields = {"static": {"index": int}, "ladder": {"edges": list, "trees": list},
-              "hysteresis": {"on": float, "off": float, "low": int, "high": int}}.get(kind)  # fmt: skip
+    known: dict[str, dict[str, type]] = {
+        "static": {"index": int},
+        "ladder": {"edges": list, "trees": list},
+        "hysteresis": {"on": float, "off": float, "low": int, "high": int},
+    }
+    fields = known.get(kind)
     if fields is None:
         raise ArtefactError(f"unknown policy {kind!r}.", "Known: static, ladder, hysteresis.")
     if not isinstance(value, dict) or set(value) != set(fields):

@@ -48,7 +48,9 @@ class RunDir:
         return cls(path, about)
 
     @classmethod
-    def start(cls, path: Path, config: dict[str, Any], inputs: dict[str, Any], more: dict[str, Any], fresh: bool = False) -> RunDir:
+    def start(
+        cls, path: Path, config: dict[str, Any], inputs: dict[str, Any], more: dict[str, Any], fresh: bool = False
+    ) -> RunDir:
         """Open the run of exactly this configuration, or begin it.
 
         Args:

@@ -12,7 +12,16 @@ from typing import Any
 from entmtp_calib.bank import BankTree, TopologyBank
 from entmtp_calib.calibrate.recalibrate import Recalibrated
 from entmtp_calib.calibrate.thresholds import (
-    Costs, Gain, Outcome, best_static, correlation, evaluate, fit_hysteresis, fit_ladder, gain, oracle_tokens_per_s,
+    Costs,
+    Gain,
+    Outcome,
+    best_static,
+    correlation,
+    evaluate,
+    fit_hysteresis,
+    fit_ladder,
+    gain,
+    oracle_tokens_per_s,
 )  # fmt: skip
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.evidence import Replayer

@@ -22,7 +22,10 @@ def write_card(folder: Path, about: dict[str, Any], heads: DraftHeads) -> None:
         about: recipe and figures, as in the heads' configuration.
     """
     recipe = about["recipe"]
-    sources = "".join(f"- {s['task']}{' (' + Path(s['data']).name + ')' if s['data'] else ''}: up to {s['count'] or 'all'} prompts\n" for s in recipe["sources"])
+    sources = "".join(
+        f"- {s['task']}{' (' + Path(s['data']).name + ')' if s['data'] else ''}: up to {s['count'] or 'all'} prompts\n"
+        for s in recipe["sources"]
+    )
     shape = heads.shape
     parameters = sum(value.numel() for value in heads.parameters())
     among = f"the {shape.vocabulary} tokens most frequent in the text" if shape.reduced else "the whole vocabulary"
@@ -32,22 +35,24 @@ def write_card(folder: Path, about: dict[str, Any], heads: DraftHeads) -> None:
     accepts = "".join(f"| {name.replace('_', ' ')} | {value:.3f} |\n" for name, value in about["acceptance"].items())
     command = " ".join(shlex.quote(_local(word)) for word in ["entmtp", *sys.argv[1:]])
     known = versions()
+    training = recipe["training"]
     text = f"""# {folder.name}
 
-{shape.architecture.capitalize()} heads for {about['base_name']}: {shape.heads} heads of {shape.layers} blocks, {parameters / 1e6:.1f} M parameters,
-guessing among {among}; the LM head is the target's.
+{shape.architecture.capitalize()} heads for {about["base_name"]}: {shape.heads} heads of {shape.layers} blocks,
+{parameters / 1e6:.1f} M parameters, guessing among {among}; the LM head is the target's.
 
 ## How they were made
 
-The target wrote the text itself, greedily, at most {recipe['max_new_tokens']} tokens after each prompt. Prompts came from
+The target wrote the text itself, greedily, at most {recipe["max_new_tokens"]} tokens after each prompt. Prompts came from
 
 {sources}
-and gave {about['trained_tokens']} tokens for training and {about['held_out_tokens']} judged ones that training did not see. The loss is the cross-entropy
-against the target's own distribution; {recipe['training']['steps']} steps of {recipe['training']['batch']} positions, peak rate {recipe['training']['rate']}.
+and gave {about["trained_tokens"]} tokens for training and {about["held_out_tokens"]} judged ones that training did not see.
+The loss is the cross-entropy against the target's own distribution;
+{training["steps"]} steps of {training["batch"]} positions, peak rate {training["rate"]}.
 
     {command}
 
-torch {known.get('torch', '?')}, transformers {known.get('transformers', '?')}, entmtp {known.get('entmtp', '?')}.
+torch {known.get("torch", "?")}, transformers {known.get("transformers", "?")}, entmtp {known.get("entmtp", "?")}.
 
 ## Hit rates
 

@@ -143,7 +143,7 @@ def training_prompts(recipe: HeadRecipe, tokenizer: Any) -> list[list[int]]:
 
 
 def judge(held_out: list[States], heads: DraftHeads) -> MadeHeads:
-    """Hit rates and acceptance on texts that training did not see; the 16-node tree is grown on one half and judged on the other."""
+    """Hit rates and acceptance on texts that training did not see; the 16-node tree is grown on one half, judged on the other."""
     traces = [trace for states in held_out for trace in _traces(states, heads)]
     ranks = np.concatenate([trace.ranks for trace in traces])
     rows = []
@@ -168,10 +168,24 @@ def _traces(states: States, heads: DraftHeads) -> list[Trace]:
         tokens = states.tokens[rows].to(device)
         ranks, margins, chain_logp, firsts = look(heads, states.hidden[rows].to(device), tokens)
         blank = np.zeros(len(tokens), np.float32)
-        traces.append(Trace("", tokens.cpu().numpy().astype(np.int32), ranks.cpu().numpy().astype(np.int32), margins.cpu().numpy(),
-                            blank, blank, chain_logp.cpu().numpy(), firsts.cpu().numpy().astype(np.int32)))  # fmt: skip
+        traces.append(
+            Trace(
+                prompt_id="",
+                tokens=_numpy(tokens),
+                ranks=_numpy(ranks),
+                margins=margins.cpu().numpy(),
+                root_logp=blank,
+                entropy=blank,
+                chain_logp=chain_logp.cpu().numpy(),
+                first_guesses=_numpy(firsts),
+            )
+        )
         start = end + 1
     return traces
+
+
+def _numpy(values: torch.Tensor) -> np.ndarray:
+    return values.cpu().numpy().astype(np.int32)
 
 
 def _new_heads(target: Target, recipe: HeadRecipe, states: States) -> DraftHeads:

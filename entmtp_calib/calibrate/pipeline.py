@@ -79,7 +79,8 @@ class Calibration:
         path = self.run.file("frontier.json")
         if path.exists():
             return frontier_from_json(read_json(path, "frontier"))
-        frontier = search(self.traces("search"), self.config.max_nodes, min(self.config.max_depth, self.pair.heads.depth))
+        assert self.config.max_depth is not None, "a run is begun with a depth"
+        frontier = search(self.traces("search"), self.config.max_nodes, self.config.max_depth)
         write_atomically(path, to_json(frontier.to_json()))
         return frontier
 
@@ -134,9 +135,7 @@ class Calibration:
         bank = [arm.topology for arm in kept]
         everything = Ladder(tuple(range(1, len(bank))), tuple(range(len(bank))))
         union = Decoder(self.pair.target, self.pair.heads, bank, everything, signal)
-        costs = Costs(
-            tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), draft_seconds(union)
-        )
+        costs = Costs(tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), draft_seconds(union))
         fit, test = (Replayer(bank, self.traces(part), signal) for part in ("fit", "test"))
         fitted = fit_policies(signal, kept, costs, fit, test, self.config.seed)
         bank_file = make_bank(

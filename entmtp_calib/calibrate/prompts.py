@@ -152,7 +152,7 @@ def _python_stdlib(data: str | None, part: str, found: PromptSet) -> Iterator[Pr
 
 def _first_turn(row: dict[str, Any], found: PromptSet) -> tuple[tuple[str, str], ...]:
     """System text and the user's turns before the first answer; empty, and counted, if there is none."""
-    turns = row.get("conversations", row.get("messages"))
+    turns: Any = row.get("conversations", row.get("messages"))
     reason = _why_unusable(turns)
     messages: list[tuple[str, str]] = []
     if isinstance(row.get("system"), str) and row["system"]:
@@ -180,7 +180,7 @@ def _first_turn(row: dict[str, Any], found: PromptSet) -> tuple[tuple[str, str],
     return tuple(messages)
 
 
-def _why_unusable(turns: Any) -> str:
+def _why_unusable(turns: object) -> str:
     if not isinstance(turns, list):
         return "no list of turns"
     if not turns:

@@ -20,7 +20,7 @@ _ROOM = 100  # slots that a prompt must leave free for a tree
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Options of a run that its results depend on."""
+    """Options of a run that its results depend on; a depth of None becomes one level per head, at most 4."""
 
     model: str
     heads: str
@@ -33,14 +33,15 @@ class RunConfig:
     test_prompts: int = 16
     max_new_tokens: int = 128
     max_nodes: int = 64
-    max_depth: int = 4
+    max_depth: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
         for name in ("search_prompts", "fit_prompts", "test_prompts", "max_new_tokens", "max_nodes", "max_depth"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}.", "Ask for at least 1.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {value}.", "Ask for at least 1.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,9 +136,7 @@ def fit_hysteresis(replayer: Replayer, costs: Costs) -> Outcome:
     trees = range(len(costs.alone))
     pairs = list(itertools.combinations(trees, 2)) or [(0, 0)]
     thresholds = [(on, off) for on in edges for off in edges if off <= on] or [(1.0, 1.0)]
-    return _best(
-        evaluate(Hysteresis(on, off, low, high), replayer, costs) for low, high in pairs for on, off in thresholds
-    )
+    return _best(evaluate(Hysteresis(on, off, low, high), replayer, costs) for low, high in pairs for on, off in thresholds)
 
 
 def gain(outcome: Outcome, base: Outcome, seed: int) -> Gain:

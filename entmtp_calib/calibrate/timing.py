@@ -155,9 +155,7 @@ def summarise(arms: Sequence[Arm], rows: Sequence[Row], seed: int) -> list[Timed
     return timed
 
 
-def bootstrap_ratio(
-    arm: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]], seed: int
-) -> tuple[float, float]:
+def bootstrap_ratio(arm: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]], seed: int) -> tuple[float, float]:
     """95 % interval of the ratio of pooled rates over resampled prompts, the same prompts for both arms.
 
     Args:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from entmtp_calib.calibrate.states import States
-from entmtp_calib.engine.heads import DraftHeads
+from entmtp_calib.engine.heads import DraftHeads, ResBlock
 from entmtp_calib.engine.target import Target
 from entmtp_calib.storage import write_atomically
 
@@ -163,8 +163,8 @@ def _save(heads: DraftHeads, optimiser: torch.optim.Optimizer, checkpoint: Path,
 
 def initialise(heads: DraftHeads) -> None:
     """Start every head as the identity on the target's state: it repeats the target's own opinion until it learns better."""
-    for head in heads.heads:
-        for block in head:
+    for block in heads.modules():
+        if isinstance(block, ResBlock):
             nn.init.zeros_(block.linear.weight)
             nn.init.zeros_(block.linear.bias)
             if isinstance(block.residual, nn.Linear):

@@ -246,5 +246,6 @@ def check_depth(topology: Topology, drafter: Drafter | None) -> None:
     vocabulary = drafter.vocabulary if drafter is not None else 0
     if topology.max_rank >= vocabulary > 0:
         raise ArtefactError(
-            f"the tree asks for guess {topology.max_rank} of a head that has {vocabulary} tokens to guess.", "Use a narrower tree."
+            f"the tree asks for guess {topology.max_rank} of a head that has {vocabulary} tokens to guess.",
+            "Use a narrower tree.",
         )

@@ -168,7 +168,7 @@ def _hydra(config: dict[str, Any], tensors: Tensors) -> tuple[HeadShape, Tensors
     heads, layers = _counts(tensors, r"hydra_mlp\.(\d+)\.(\d+)\.linear\.weight")
     _agree(config, "hydra_num_heads", heads)
     _agree(config, "hydra_num_layers", layers)
-    width, inputs = tensors["hydra_mlp.0.0.linear.weight"].shape
+    width, inputs = _need(tensors, "hydra_mlp.0.0.linear.weight").shape
     grounded = bool(config.get("grounded_heads", inputs != width))
     if grounded != (inputs != width):
         raise ArtefactError(f"the configuration says grounded_heads={grounded} and the first head is {inputs} wide for {width}.")
@@ -187,12 +187,18 @@ def _medusa(config: dict[str, Any], tensors: Tensors) -> tuple[HeadShape, Tensor
     heads, layers = _counts(tensors, r"(\d+)\.(\d+)\.linear\.weight")
     # Published configurations are known to be wrong about the heads (2 where the file has 5): the keys decide.
     _agree(config, "medusa_num_layers", layers)
-    width = tensors["0.0.linear.weight"].shape[0]
+    width = _need(tensors, "0.0.linear.weight").shape[0]
     rules = [
         (r"(\d+)\.(\d+)\.linear\.(weight|bias)", r"heads.\1.\2.linear.\3"),
         (rf"(\d+)\.{layers}\.(weight|bias)", r"lm_heads.\1.\2"),
     ]
     return _shape("medusa", heads, layers, width, renamed := _rename(tensors, rules)), renamed
+
+
+def _need(tensors: Tensors, key: str) -> Tensor:
+    if key not in tensors or tensors[key].ndim != 2:
+        raise ArtefactError(f"the head file lacks the tensor {key}.", "Download it again.")
+    return tensors[key]
 
 
 def _counts(tensors: Tensors, pattern: str) -> tuple[int, int]:
@@ -229,7 +235,9 @@ def _build(shape: HeadShape, tensors: Tensors, folder: Path) -> DraftHeads:
     wanted = heads.state_dict()
     for key in wanted:
         if key not in tensors:
-            raise ArtefactError(f"{folder} lacks the tensor {key}.", "The heads would start with random values; get a whole file.")
+            raise ArtefactError(
+                f"{folder} lacks the tensor {key}.", "The heads would start with random values; get a whole file."
+            )
         if tensors[key].shape != wanted[key].shape:
             raise ArtefactError(f"tensor {key} is {list(tensors[key].shape)} and must be {list(wanted[key].shape)}.")
     unused = sorted(set(tensors) - set(wanted))
@@ -251,4 +259,6 @@ def _name_stranger(config: dict[str, Any], tensors: Tensors, folder: Path) -> st
     if any(key.startswith(("fc.", "midlayer.", "layers.0.self_attn")) for key in tensors):
         return f"{folder} holds an EAGLE drafter, which is a model of its own and not supported"
     first = next(iter(sorted(tensors)), "nothing")
-    return f"{folder} is in no known head layout (its first tensor is {first}; {did_you_mean(str(config.get('format')), [FORMAT])})"
+    return (
+        f"{folder} is in no known head layout (its first tensor is {first}; {did_you_mean(str(config.get('format')), [FORMAT])})"
+    )

@@ -66,9 +66,7 @@ class DraftHeads(nn.Module):
         self.heads = nn.ModuleList()
         for index in range(shape.heads):
             inputs = (index + 2) * width if shape.architecture == "hydra" else width
-            self.heads.append(
-                nn.Sequential(ResBlock(inputs, width), *(ResBlock(width, width) for _ in range(shape.layers - 1)))
-            )
+            self.heads.append(nn.Sequential(ResBlock(inputs, width), *(ResBlock(width, width) for _ in range(shape.layers - 1))))
         count = {"target": 0, "shared": 1, "own": shape.heads}[shape.lm_heads]
         self.lm_heads = nn.ModuleList(nn.Linear(width, shape.vocabulary, bias=shape.lm_bias) for _ in range(count))
         self.register_buffer("draft_ids", torch.zeros(shape.vocabulary, dtype=torch.long) if shape.reduced else None)

@@ -136,7 +136,7 @@ def _check_model_folder(path: Path) -> None:
     except (ValueError, UnicodeDecodeError):
         raise ArtefactError(f"{config} is not JSON.", "Download or save the model again.") from None
     if "model_type" not in fields:
-        heads = any(key.startswith(("hydra", "medusa")) or key == "architecture" for key in fields)
+        heads = fields.get("format") == "entmtp-heads" or any(key.startswith(("hydra", "medusa")) for key in fields)
         if heads:
             raise ArtefactError(f"{path} holds heads, not a model.", "Did you mean --heads?")
         raise ArtefactError(f"{config} names no model_type.", "Give a folder that `save_pretrained` wrote.")
@@ -187,7 +187,7 @@ def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, 
 
     with _quiet():
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype)
+            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype)
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except Exception as error:
             raise ArtefactError(

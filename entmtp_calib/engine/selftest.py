@@ -132,7 +132,8 @@ def _commit_error(target: Target, cache: KVCache, prefix: list[int], tree: torch
     straight = torch.cat((torch.tensor(prefix, device=target.device), tree[kept]))[None]
     other = target.new_cache(straight.shape[1])
     target.prefill(straight, other)
-    assert cache.store is not None and other.store is not None
+    assert cache.store is not None
+    assert other.store is not None
     return _error(cache.store[..., : straight.shape[1], :], other.store)
 
 

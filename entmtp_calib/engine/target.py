@@ -7,7 +7,7 @@ our own cache, so a new release of transformers can break this page and no other
 from __future__ import annotations
 
 import inspect
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +42,8 @@ class Target:
         ArtefactError: the model keeps state that cannot be rolled back, or an attention that takes no 4-D mask.
     """
 
-    def __init__(self, model: nn.Module, end_ids: frozenset[int], name: str, identity: str) -> None:
-        self.model = model.eval().requires_grad_(False)
+    def __init__(self, model: Any, end_ids: frozenset[int], name: str, identity: str) -> None:
+        self.model: Any = model.eval().requires_grad_(False)
         self.end_ids = end_ids
         self.name = name
         self.identity = identity
@@ -55,6 +55,7 @@ class Target:
         parameters = inspect.signature(model.forward).parameters
         # transformers 5.24 renamed `past_key_values`; 5.40 drops the old word.
         self._cache_word = "cache" if "cache" in parameters else "past_key_values"
+        self._additive = getattr(config, "_attn_implementation", "") == "eager"
         self.lm_head: nn.Linear = model.get_output_embeddings()
         self.embedding: nn.Embedding = model.get_input_embeddings()
         self.vocab_size = int(self.lm_head.weight.shape[0])
@@ -88,6 +89,8 @@ class Target:
         Returns:
             Logits of the kept rows and the final hidden states of all rows.
         """
+        if self._additive:  # eager attention adds its mask; masks are combined as booleans and filled once, here
+            mask = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(~mask, torch.finfo(self.dtype).min)
         if isinstance(keep, int) and keep:
             # An index tensor makes a compact copy; a slice would make the LM head expand its weights once per batch member.
             keep = torch.arange(ids.shape[1] - keep, ids.shape[1], device=ids.device)
@@ -124,11 +127,11 @@ class Target:
         return Output(out.logits, torch.cat(pieces, 1))
 
 
-def _text_config(config: object) -> object:
+def _text_config(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _position_limit(config: object) -> int:
+def _position_limit(config: Any) -> int:
     """Longest text for which every layer sees everything: inside its window a sliding layer equals a full one."""
     limit = int(getattr(config, "max_position_embeddings", None) or 2**31)
     kinds = getattr(config, "layer_types", None) or []
@@ -137,7 +140,7 @@ def _position_limit(config: object) -> int:
     return min(limit, int(window)) if window and slides else limit
 
 
-def _refuse_unsupported(config: object, name: str) -> None:
+def _refuse_unsupported(config: Any, name: str) -> None:
     kinds = {str(kind) for kind in (getattr(config, "layer_types", None) or [])}
     kinds |= {str(getattr(config, "model_type", ""))}
     bad = sorted(kind for kind in kinds if any(word in kind for word in _RECURRENT))
@@ -148,6 +151,6 @@ def _refuse_unsupported(config: object, name: str) -> None:
         )
     if "flash" in str(getattr(config, "_attn_implementation", "")):
         raise ArtefactError(
-            f"{name} was loaded with {config._attn_implementation}, which takes no tree mask.",  # type: ignore[attr-defined]
+            f"{name} was loaded with {config._attn_implementation}, which takes no tree mask.",
             "Load it with attn_implementation='sdpa' or 'eager'.",
         )

@@ -53,7 +53,7 @@ def look(drafter: Drafter, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tens
         tokens: int64 `[n]`.
 
     Returns:
-        ranks int64 `[n, heads]`, margins float32 `[n, heads]`, chain_logp float32 `[n, heads]`, first_guesses int64 `[n]`; see `Trace`.
+        ranks int64, margins and chain_logp float32 `[n, heads]`, first_guesses int64 `[n]`; see `Trace`.
     """
     true = own = drafter.start(hidden, tokens)
     ranks, margins, chain = [], [], []

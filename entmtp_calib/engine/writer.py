@@ -46,9 +46,7 @@ class _Batch:
         self.stop = stop
         self.width = max(len(prompt) for prompt in prompts)
         self.pads = torch.tensor([self.width - len(prompt) for prompt in prompts], device=target.device)
-        self.ids = torch.tensor(
-            [[0] * (self.width - len(prompt)) + list(prompt) for prompt in prompts], device=target.device
-        )
+        self.ids = torch.tensor([[0] * (self.width - len(prompt)) + list(prompt) for prompt in prompts], device=target.device)
         self.cache = target.new_cache(self.width + stop.max_new_tokens)
         self.texts: list[list[int]] = [[] for _ in prompts]
         self.live = list(range(len(prompts)))

