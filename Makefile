@@ -30,7 +30,6 @@ heads: $(STAMP)  ## train the shipped heads again (hours on a CPU): make heads G
 
 $(STAMP): requirements.txt requirements-embedded.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --only-binary :all: torch==2.13.0
 	$(BIN)/pip install --quiet --only-binary :all: -r requirements.txt
 	$(BIN)/pip install --quiet --only-binary :all: --no-deps -r requirements-embedded.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
