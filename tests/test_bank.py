@@ -246,11 +246,24 @@ def test_wherever_the_file_is_cut_short_it_is_refused(tmp_path: Path) -> None:
 
 
 JUNK: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 63, 10**30, 0.5, -0.0, 1e308, "", "x", "0", "1", "__import__('os')", "path_value_1", "static",
+    None, True, False, 0, -1, 1, 2, 63, 2**100, 0.5, -0.0, 1e308, "", "x", "0", "1", "__import__('os')", "path_value_1", "static",
     [], [0], [[0]], [[0], [0, 0], [1]], [[[[[[0]]]]]], {}, {"index": 0}, {"a": {"b": [None, {"c": []}]}}, [[{}], "x", [None]],
 ]  # fmt: skip
-TEXTS = ["NaN", "Infinity", "-Infinity", "1e999", "nan", "0x10", "'x'", "[" * 60 + "]" * 60, "{}{}", "1_000", "\ufeff", "9" * 300]
-FREE = {"measured", "evaluation", "splits", "limits", "provenance"}
+TEXTS = [
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "nan",
+    "0x10",
+    "'x'",
+    "[" * 60 + "]" * 60,
+    "{}{}",
+    "1_000",
+    "\ufeff",
+    str(2**900),
+]
+FREE = ["measured", "evaluation", "splits", "limits", "provenance", "target", "heads", "acceptance", "template"]
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -310,7 +323,7 @@ def known(value: dict[str, Any]) -> dict[str, Any]:
 def test_whatever_is_done_to_a_bank_it_is_read_as_written_or_refused(tmp_path: Path) -> None:
     rng = random.Random(7)
     loaded = 0
-    for _ in range(700):
+    for _ in range(400):
         text = mutated(rng)
         path = written(tmp_path, text)
         try:
@@ -323,7 +336,7 @@ def test_whatever_is_done_to_a_bank_it_is_read_as_written_or_refused(tmp_path: P
         assert bank.policy("auto") is bank.policies[bank.recommended]
         bank.save(tmp_path / "again.json")
         assert load_bank(tmp_path / "again.json") == bank
-    assert 40 < loaded < 600
+    assert 50 < loaded < 350
 
 
 @pytest.mark.xfail(strict=True, reason="isfinite() or float() of an integer beyond 1e308 raises OverflowError")
@@ -335,9 +348,9 @@ def test_a_number_too_large_for_a_float_is_refused(tmp_path: Path, keys: tuple[s
 
 
 @pytest.mark.xfail(strict=True, reason="sections are not checked for NaN and infinity, and such a bank cannot be saved")
-@pytest.mark.parametrize("section", sorted(FREE))
+@pytest.mark.parametrize("section", FREE)
 def test_a_bank_that_loads_can_be_saved_though_a_section_held_nan(tmp_path: Path, section: str) -> None:
-    path = written(tmp_path, changed(section, to={"x": float("nan")}))
+    path = written(tmp_path, changed(section, "x", to=float("nan")))
     try:
         bank = load_bank(path)
     except ArtefactError:

@@ -1,0 +1,200 @@
+"""Laws of choosing the bank and fitting policies, on traces whose best answer is known."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from conftest import random_tree
+from handmade import NEVER, random_trace, trace
+
+from entmtp_calib.calibrate.thresholds import (
+    Costs,
+    best_static,
+    correlation,
+    evaluate,
+    fit_hysteresis,
+    fit_ladder,
+    gain,
+    hull,
+    oracle_tokens_per_s,
+)  # fmt: skip
+from entmtp_calib.calibrate.timing import Timed
+from entmtp_calib.evidence import Replayer
+from entmtp_calib.policy import Hysteresis, Ladder, Static
+from entmtp_calib.topology import Topology, chain
+
+BANK = [Topology(), chain(4)]
+COSTS = Costs(alone=(1.0, 2.5), draft=(0.0, 0.5), shared=0.5)
+
+
+def timed(label: str, topology: Topology, rate: float) -> Timed:
+    return Timed(label, topology, rate, rate, 0.1, 0.01, 1.5, 1.0, 0.9, 1.1, 0.01)
+
+
+def mixed(rng: random.Random, n: int = 60, constant: bool = False) -> Replayer:
+    """Texts of easy stretches (all guesses right, signal high) and hard ones (none right, signal low)."""
+    texts = []
+    for _ in range(6):
+        easy = [rng.random() < 0.5 for _ in range(n // 5) for _ in range(1)]
+        easy = [kind for kind in easy for _ in range(5)]
+        ranks = [[0] * 4 if kind else [NEVER] * 4 for kind in easy]
+        signal = [0.5 if constant else rng.uniform(0.6, 0.9) if kind else rng.uniform(0.1, 0.4) for kind in easy]
+        texts.append(trace(ranks, signal))
+    return Replayer(BANK, texts, "base_top1")
+
+
+def noisy(seed: int) -> tuple[Replayer, Costs]:
+    """A random bank of rising cost over random texts; switching costs nothing."""
+    rng = random.Random(seed)
+    trees = [Topology(), *(random_tree(rng, size) for size in (2, 6, 16))]
+    texts = [random_trace(rng, rng.randrange(5, 50)) for _ in range(5)]
+    alone = tuple(1 + 0.02 * tree.size * rng.random() for tree in trees)
+    return Replayer(trees, texts, "base_top1"), Costs(alone, (0.0,) * 4, 0.0)
+
+
+def test_the_hull_keeps_exactly_what_is_faster_than_every_smaller_tree() -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        sizes = [0, *rng.sample(range(1, 30), 6)]
+        arms = [timed(f"n{size}", random_tree(rng, size), float(rng.randrange(8))) for size in sizes]
+        rng.shuffle(arms)
+        wanted = [arm for arm in arms if not arm.topology.size
+                  or all(arm.tokens_per_s > o.tokens_per_s for o in arms if o.topology.size < arm.topology.size)]  # fmt: skip
+        assert hull(arms) == sorted(wanted, key=lambda arm: arm.topology.size)
+
+
+def test_plain_decoding_always_stays_and_equal_speed_adds_nothing() -> None:
+    plain, small, large = timed("ar", Topology(), 50.0), timed("n1", chain(1), 40.0), timed("n4", chain(4), 50.0)
+    assert hull([large, small, plain]) == [plain]
+    assert hull([plain]) == [plain]
+    assert hull([small, timed("n2", chain(2), 40.0), timed("n3", chain(3), 41.0), plain])[0] is plain
+
+
+def test_a_policy_that_switches_pays_for_the_shared_draft() -> None:
+    assert COSTS.of(Static(1)) == [1.0, 2.5]
+    assert COSTS.of(Ladder((0.5,), (0, 1))) == COSTS.of(Hysteresis(0.5, 0.5, 0, 1)) == [1.5, 2.5]
+
+
+def test_an_outcome_is_a_ratio_of_sums() -> None:
+    texts = [trace([[0]] * 4, [0.9] * 4), trace([[NEVER]] * 6, [0.1] * 6)]
+    costs = Costs((1.0, 3.0), (0.0, 1.0), 1.5)
+    replayer = Replayer([Topology(), chain(1)], texts, "base_top1")
+    found = evaluate(Static(1), replayer, costs)
+    assert (found.tokens.tolist(), found.seconds.tolist()) == ([4, 6], [6.0, 18.0])
+    assert (found.tokens_per_s, found.mean_accept, found.shares, found.switches) == (10 / 24, 0.25, (0.0, 1.0), 0)
+    found = evaluate(Ladder((0.5,), (0, 1)), replayer, costs)
+    assert (found.tokens.tolist(), found.seconds.tolist()) == ([4, 6], [7.0, 15.0])
+    assert (found.tokens_per_s, found.shares) == (10 / 22, (0.75, 0.25))
+
+
+def test_switches_are_counted_per_hundred_steps_within_texts() -> None:
+    texts = [trace([[NEVER]] * 4, [0.9, 0.1, 0.1, 0.9]), trace([[NEVER]] * 4, [0.1] * 4)]
+    found = evaluate(Ladder((0.5,), (0, 1)), Replayer([Topology(), chain(1)], texts, "base_top1"), Costs((1, 1), (0, 0), 0))
+    assert found.switches == 25.0
+
+
+def test_every_outcome_accounts_for_every_token() -> None:
+    for seed in range(10):
+        replayer, costs = noisy(seed)
+        for found in (best_static(replayer, costs), fit_ladder(replayer, costs), fit_hysteresis(replayer, costs)):
+            assert found.tokens.tolist() == [len(depths) for depths in replayer.depths]
+            assert sum(found.shares) == pytest.approx(1)
+
+
+def test_the_best_static_tree_is_the_fastest_and_of_equals_the_smaller() -> None:
+    for seed in range(10):
+        replayer, costs = noisy(seed)
+        rates = [evaluate(Static(index), replayer, costs).tokens_per_s for index in range(4)]
+        assert best_static(replayer, costs).policy == Static(rates.index(max(rates)))
+    replayer = Replayer([Topology(), chain(1), chain(2)], [trace([[NEVER, NEVER]] * 5)], "base_top1")
+    assert best_static(replayer, Costs((1, 1, 1), (0, 0, 0), 0)).policy == Static(0)
+
+
+def test_where_the_signal_tells_easy_from_hard_switching_beats_every_static_tree() -> None:
+    for seed in range(5):
+        replayer = mixed(random.Random(seed))
+        static, ladder, hysteresis = (fit(replayer, COSTS) for fit in (best_static, fit_ladder, fit_hysteresis))
+        assert ladder.tokens_per_s > 1.1 * static.tokens_per_s
+        assert hysteresis.tokens_per_s > 1.1 * static.tokens_per_s
+        assert [ladder.policy.next(0, signal) for signal in (0.2, 0.8)] == [0, 1]
+        assert gain(ladder, static, 0).measurable
+
+
+def test_where_switching_is_free_no_fit_is_slower_than_the_best_static_tree() -> None:
+    for seed in range(25):
+        replayer, costs = noisy(seed)
+        base = best_static(replayer, costs).tokens_per_s
+        assert fit_ladder(replayer, costs).tokens_per_s >= base
+        assert oracle_tokens_per_s(replayer, costs) >= fit_ladder(replayer, costs).tokens_per_s - 1e-9
+        assert oracle_tokens_per_s(replayer, costs) >= base - 1e-9
+
+
+def test_a_constant_signal_gives_the_static_tree() -> None:
+    replayer = mixed(random.Random(0), constant=True)
+    for costs in (COSTS, Costs((1.0, 9.0), (0.0, 0.5), 0.5), Costs((1.0, 1.1), (0.0, 0.0), 0.0)):
+        (tree,) = best_static(replayer, costs).policy.members
+        for found in (fit_ladder(replayer, costs), fit_hysteresis(replayer, costs)):
+            assert found.switches == 0
+            assert found.policy.next(tree, 0.5) == tree
+            assert found.shares[tree] == 1
+
+
+def test_hysteresis_never_inverts_its_thresholds_or_its_trees() -> None:
+    for seed in range(10):
+        replayer, costs = noisy(seed)
+        policy = fit_hysteresis(replayer, costs).policy
+        assert isinstance(policy, Hysteresis)
+        assert policy.off <= policy.on
+        assert policy.low < policy.high
+
+
+def test_a_ladder_has_rising_edges_between_different_trees() -> None:
+    for seed in range(10):
+        replayer, costs = noisy(seed)
+        policy = fit_ladder(replayer, costs).policy
+        assert isinstance(policy, Ladder)
+        assert list(policy.edges) == sorted(set(policy.edges))
+        assert all(low != high for low, high in zip(policy.trees, policy.trees[1:], strict=False))
+
+
+def test_a_bank_of_plain_decoding_alone_can_be_fitted() -> None:
+    replayer = Replayer([Topology()], [trace([[0]] * 5)], "base_top1")
+    costs = Costs((1.0,), (0.0,), 0.0)
+    for fit in (best_static, fit_ladder, fit_hysteresis):
+        found = fit(replayer, costs)
+        assert (found.tokens_per_s, found.shares, found.switches) == (1.0, (1.0,), 0)
+
+
+def test_an_outcome_gains_exactly_nothing_over_itself() -> None:
+    for seed in range(5):
+        replayer, costs = noisy(seed)
+        for found in (best_static(replayer, costs), fit_ladder(replayer, costs)):
+            itself = gain(found, found, seed)
+            assert (itself.ratio, itself.low, itself.high) == (1.0, 1.0, 1.0)
+            assert not itself.measurable
+
+
+def test_a_gain_is_a_ratio_of_pooled_rates_inside_its_interval_and_fixed_by_its_seed() -> None:
+    replayer = mixed(random.Random(1))
+    ladder, static = fit_ladder(replayer, COSTS), best_static(replayer, COSTS)
+    found = gain(ladder, static, 7)
+    assert found.ratio == ladder.tokens_per_s / static.tokens_per_s
+    assert found.low <= found.ratio <= found.high
+    assert found == gain(ladder, static, 7)
+    assert gain(static, ladder, 7).ratio == pytest.approx(1 / found.ratio)
+
+
+def test_the_oracle_pays_only_for_what_each_step_uses() -> None:
+    replayer = Replayer(BANK, [trace([[0] * 4] * 5 + [[NEVER] * 4] * 2)], "base_top1")
+    assert oracle_tokens_per_s(replayer, COSTS) == 7 / (2.5 + 1.0 + 1.0)
+
+
+def test_correlation_is_that_of_signal_and_acceptance_or_nothing() -> None:
+    replayer = mixed(random.Random(2))
+    signals, accepted = np.concatenate(replayer.signals), np.concatenate(replayer.depths)[:, 1]
+    assert correlation(replayer, 1) == pytest.approx(np.corrcoef(signals, accepted)[0, 1])
+    assert correlation(replayer, 1) > 0.5
+    assert np.isnan(correlation(replayer, 0))
+    assert np.isnan(correlation(mixed(random.Random(2), constant=True), 1))
