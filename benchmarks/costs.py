@@ -115,16 +115,19 @@ def tokens_per_s(arms: dict[str, Callable[[list[int]], int]], prompts: list[list
     return {name: tokens[name] / seconds[name] for name in arms}
 
 
-def baselines(
-    pair: Pair, arms: dict[str, tuple[list[Topology], object, str | None]], stop: StopRule
-) -> dict[str, Callable[[list[int]], int]]:
+Arms = dict[str, tuple[list[Topology], object, str | None]]
+
+
+def baselines(pair: Pair, arms: Arms, stop: StopRule) -> dict[str, Callable[[list[int]], int]]:
     """Ours and transformers' ways to decode, as functions from prompt ids to the number of new tokens."""
     target = pair.target
 
     def generate(ids: list[int], **more: object) -> int:
         inputs = torch.tensor([ids])
-        out = target.model.generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False, use_cache=True,
-                                    max_new_tokens=stop.max_new_tokens, eos_token_id=sorted(stop.end_ids), pad_token_id=0, **more)  # fmt: skip
+        options = {"do_sample": False, "use_cache": True, "eos_token_id": sorted(stop.end_ids), "pad_token_id": 0}
+        out = target.model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=stop.max_new_tokens, **options, **more
+        )
         return int(out.shape[1]) - len(ids)
 
     found: dict[str, Callable[[list[int]], int]] = {
@@ -169,9 +172,8 @@ def main() -> None:
     for name, tree in shown.items():
         share = step_shares(pair, tree, prompts[:2], stop)
         print(f"| {name} | " + " | ".join(f"{share[part]:.1%}" for part in ("drafting", "target forward", "bookkeeping")) + " |")
-    print(
-        f"\nTokens per second on {len(prompts)} HumanEval prompts, 128 tokens, prefill included, interleaved\n\n| arm | tokens/s |\n|---|---|"
-    )
+    print(f"\nTokens per second on {len(prompts)} HumanEval prompts, 128 tokens, prefill included, interleaved\n")
+    print("| arm | tokens/s |\n|---|---|")
     for name, rate in tokens_per_s(baselines(pair, arms, stop), prompts, options.rounds).items():
         print(f"| {name} | {rate:.1f} |")
 

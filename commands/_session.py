@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
     from entmtp_calib.calibrate.splits import RunConfig
     from entmtp_calib.engine.pair import Pair
+    from entmtp_calib.rundir import RunDir
 
 SMALL = 20
 DEFAULT_DEPTH = 4
@@ -87,3 +88,10 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
         tick,
     )
     return calibration
+
+
+def same_heads(run: RunDir, name: str) -> bool:
+    """Whether the heads of that name are still those that a run was made with."""
+    from entmtp_calib.engine.head_files import load_heads
+
+    return load_heads(name).identity == run.about["inputs"]["heads"]["identity"]

@@ -26,7 +26,9 @@ def decode(
     model: Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")] = None,
     heads: Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")] = None,
     max_new_tokens: opt.MaxNewTokens = 256,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse a bank that was timed on another machine or dtype.", show_default="off")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a bank timed on another machine or dtype.", show_default="off")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Unused at temperature 0, the only one yet.", min=0)] = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _options as opt
 from ._output import Output
-from ._session import open_run, start_run
+from ._session import open_run, same_heads, start_run
 from ._tables import bank_table, frontier_table, policy_table, recalibration_table, timing_table
 
 if TYPE_CHECKING:
@@ -184,6 +184,8 @@ def _already_there(screen: Output, out: Path, config: Any, recalibrate: Any, tim
     left_open = {name: there.about["config"].get(name) for name in ("device", "dtype", "max_depth")}
     wanted = replace(config, **{name: value for name, value in left_open.items() if getattr(config, name) in ("auto", None)})
     bank = load_bank(out / "bank.json")
+    if not same_heads(there, config.heads):
+        return False
     stages = [there.journal_options(name) for name in ("recalibration.jsonl", "timings.jsonl")]
     if asdict(wanted) != there.about["config"] or bank.signal != signal or stages[0] != recalibrate:
         return False

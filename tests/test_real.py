@@ -40,7 +40,8 @@ def test_the_whole_path_from_prompts_to_a_bank_that_decodes(tmp_path: Path) -> N
     torch.set_num_threads(2)
     out = tmp_path / "run"
     result = cli("run", "--out", out, "--search-prompts", 4, "--fit-prompts", 2, "--test-prompts", 2, "--max-new-tokens", 24,
-                 "--max-nodes", 8, "--trees", 2, "--recalibrate-prompts", 1, "--time-prompts", 1, "--rounds", 1, "--json")  # fmt: skip
+                 "--max-nodes", 8, "--trees", 2, "--recalibrate-prompts", 1, "--time-prompts", 1, "--rounds", 1,
+                 "--json")  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert {row["arm"] for row in document["timings"]} >= {"ar", "default-63"}

@@ -27,7 +27,7 @@ from entmtp_calib.policy import Ladder
 from entmtp_calib.provenance import machine, provenance
 from entmtp_calib.rundir import RunDir
 from entmtp_calib.signals import signal_depth
-from entmtp_calib.storage import read_json, to_json, write_atomically
+from entmtp_calib.storage import Journal, read_json, to_json, write_atomically
 from entmtp_calib.template import template_about
 from entmtp_calib.topology import Topology
 
@@ -133,9 +133,11 @@ class Calibration:
             raise UsageError(f"signal {signal} needs {signal_depth(signal)} heads and there are {self.pair.heads.depth}.")
         kept = hull([arm for arm in timed if arm.label != AR_AGAIN])
         bank = [arm.topology for arm in kept]
-        everything = Ladder(tuple(range(1, len(bank))), tuple(range(len(bank))))
-        union = Decoder(self.pair.target, self.pair.heads, bank, everything, signal)
-        costs = Costs(tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), draft_seconds(union))
+        costs = Costs(
+            alone=tuple(arm.seconds_per_step for arm in kept),
+            draft=tuple(arm.draft_seconds for arm in kept),
+            shared=self._shared_draft_seconds(bank, signal),
+        )
         fit, test = (Replayer(bank, self.traces(part), signal) for part in ("fit", "test"))
         fitted = fit_policies(signal, kept, costs, fit, test, self.config.seed)
         bank_file = make_bank(
@@ -144,6 +146,18 @@ class Calibration:
         )  # fmt: skip
         bank_file.save(self.run.file("bank.json"))
         return fitted
+
+    def _shared_draft_seconds(self, bank: Sequence[Topology], signal: str) -> float:
+        """Seconds to draft the union of the bank and the signal's chain: measured once, then kept with the timings."""
+        journal = Journal(self.run.file("timings.jsonl"))
+        label = f"union for {signal}"
+        for row in journal.rows():
+            if row.get("arm") == label:
+                return float(row["draft_seconds"])
+        everything = Ladder(tuple(range(1, len(bank))), tuple(range(len(bank))))
+        seconds = draft_seconds(Decoder(self.pair.target, self.pair.heads, bank, everything, signal))
+        journal.append({"arm": label, "prompt": "", "round": 0, "draft_seconds": seconds})
+        return seconds
 
     def require(self, name: str, stage: str) -> None:
         """Insist on a file of an earlier stage.
