@@ -7,7 +7,7 @@ History of the format: 1, the first.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.policy import Policy, policy_from_json
 from entmtp_calib.signals import signal_depth
-from entmtp_calib.storage import read_json, to_json, write_atomically
+from entmtp_calib.storage import read_json, savable, to_json, write_atomically
 from entmtp_calib.topology import Topology, from_lists
 
 FORMAT, VERSION = "entmtp-bank", 1
@@ -117,12 +117,15 @@ def load_bank(path: Path) -> TopologyBank:
     value = read_json(path, "bank", "Make one with: entmtp run")
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ArtefactError(f"{path} is not a bank.", "Give a bank.json that entmtp wrote.")
-    if value.get("version") != VERSION:
+    if type(value.get("version")) is not int or value["version"] != VERSION:
         raise ArtefactError(f"{path} has version {value.get('version')!r}; this tool reads {VERSION}.", _HINT)
     try:
-        return _parse(value)
+        bank = _parse(value)
     except ArtefactError as error:
         raise ArtefactError(f"{path}: {error.message}", error.hint or _HINT) from None
+    if not savable(value):
+        raise ArtefactError(f"{path} holds a number that is not finite or a text that is not Unicode.", _HINT)
+    return bank
 
 
 def _parse(value: dict[str, Any]) -> TopologyBank:
@@ -130,6 +133,9 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     if not rows:
         raise ArtefactError("the bank holds no tree.")
     trees = tuple(_tree(row, f"trees[{number}]") for number, row in enumerate(rows))
+    labels = [tree.label for tree in trees]
+    if len(set(labels)) != len(labels):
+        raise ArtefactError(f"two trees of the bank have the same label: {labels}.")
     policies = {name: policy_from_json(name, row, len(trees)) for name, row in _get(value, "policies", dict).items()}
     recommended = _get(value, "recommended", str)
     if recommended not in policies:
@@ -144,14 +150,17 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     if type(heads.get("heads")) is not int or heads["heads"] < max(depth, needed):
         raise ArtefactError(f"the bank needs {max(depth, needed)} heads and names heads with {heads.get('heads')!r}.")
     acceptance = _section(value, "acceptance", ("rule",))
-    if acceptance["rule"] != "exact" or acceptance.get("temperature") != 0:
+    if acceptance["rule"] != "exact" or type(acceptance.get("temperature")) is not int or acceptance["temperature"] != 0:
         raise ArtefactError(f"acceptance {dict(acceptance)} is not known; this tool runs exact acceptance at temperature 0.")
+    template = _section(value, "template", ("style", "hash"))
+    if template["style"] not in ("chat", "raw"):
+        raise ArtefactError(f"field 'template.style' is {template['style']!r}, not chat or raw.")
     return TopologyBank(
         task=_get(value, "task", str),
         target=target,
         heads=heads,
         acceptance=acceptance,
-        template=_section(value, "template", ("style", "hash")),
+        template=template,
         signal=signal,
         trees=trees,
         policies=policies,
@@ -169,14 +178,14 @@ def _tree(row: Any, where: str) -> BankTree:
         raise ArtefactError(f"{where} is not an object.")
     topology = from_lists(row.get("nodes"), f"{where}.nodes")
     for name, wanted in (("size", topology.size), ("depth", topology.depth)):
-        if row.get(name) != wanted:
+        if type(row.get(name)) is not int or row[name] != wanted:
             raise ArtefactError(f"{where}.{name} is {row.get(name)!r} and its nodes say {wanted}.")
     figures = {name: _number(row.get(name), f"{where}.{name}") for name in _TREE_NUMBERS}
     return BankTree(_get(row, "label", str, where), topology, figures)
 
 
 def _number(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
         raise ArtefactError(f"field {where} is {value!r}, which is not a measured figure.")
     return float(value)
 

@@ -6,6 +6,7 @@ Frozen, pure, without torch: the same object drives the decoder and is replayed 
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -146,19 +147,25 @@ def policy_from_json(kind: str, value: Any, trees: int) -> Policy:
         policy = Ladder(**read)
     else:
         policy = Hysteresis(**read)
-    if not all(0 <= index < trees for index in policy.members):
-        raise ArtefactError(f"policy {kind!r} names tree {max(policy.members)}, and the bank has {trees} trees.")
+    outside = [index for index in policy.members if not 0 <= index < trees]
+    if outside:
+        raise ArtefactError(f"policy {kind!r} names tree {outside[0]}, and the bank has {trees} trees.")
     return policy
+
+
+def _fits_float(value: int | float) -> bool:
+    """Whether `float(value)` exists; what is not finite is refused by the policies themselves."""
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def _read(kind: str, name: str, value: Any, wanted: type) -> Any:
     number = (int, float)
     if wanted is int and type(value) is int:
         return value
-    if wanted is float and type(value) in number:
+    if wanted is float and type(value) in number and _fits_float(value):
         return float(value)
     if wanted is list and isinstance(value, list):
         items = (int,) if name == "trees" else number
-        if all(type(item) in items for item in value):
+        if all(type(item) in items and _fits_float(item) for item in value):
             return tuple(value if name == "trees" else map(float, value))
     raise ArtefactError(f"field {name!r} of policy {kind!r} has the value {value!r}, which is not what belongs there.")

@@ -13,6 +13,7 @@ from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.storage import Journal, digest, read_json, to_json, write_atomically
 
 FORMAT, VERSION = "entmtp-run", 1
+_FIELDS = {"config": dict, "inputs": dict, "fingerprint": str}
 STAGES: dict[str, tuple[str, ...]] = {
     "search": ("rollouts/search", "frontier.json"),
     "recalibrate": ("recalibration.jsonl",),
@@ -41,7 +42,8 @@ class RunDir:
             ArtefactError: no run there, or one of another version.
         """
         about = read_json(path / "run.json", "run", "Start one with: entmtp search --out FOLDER")
-        if not isinstance(about, dict) or about.get("format") != FORMAT or not isinstance(about.get("config"), dict):
+        sound = isinstance(about, dict) and about.get("format") == FORMAT
+        if not sound or not all(type(about.get(name)) is kind for name, kind in _FIELDS.items()):
             raise ArtefactError(f"{path / 'run.json'} does not describe a run.", "Give another folder.")
         if about.get("version") != VERSION:
             raise ArtefactError(f"the run {path} has version {about.get('version')}; this tool reads {VERSION}.", "Use --fresh.")
@@ -63,9 +65,10 @@ class RunDir:
         """
         fingerprint = digest({"config": config, "inputs": inputs})
         about = {"format": FORMAT, "version": VERSION, "config": config, "inputs": inputs, "fingerprint": fingerprint} | more
-        if path.exists() and not path.is_dir():
-            raise UsageError(f"{path} is a file.", "Give a folder with --out.")
-        if path.exists() and any(path.iterdir()):
+        for place in (path, *path.parents):
+            if place.is_file():
+                raise UsageError(f"{place} is a file.", "Give a folder with --out.")
+        if path.exists() and any(not item.name.endswith(".tmp") for item in path.iterdir()):
             if not (path / "run.json").exists():
                 raise UsageError(f"{path} is not empty and holds no run.", "Give another folder with --out.")
             if not fresh:

@@ -62,6 +62,15 @@ def read_json(path: Path, what: str, hint: str = "") -> Any:
         raise ArtefactError(f"the {what} {path} is not JSON or was cut short.", hint) from None
 
 
+def savable(value: Any) -> bool:
+    """Whether `to_json` can write a value: no NaN, no infinity, no half of a surrogate pair."""
+    try:
+        to_json(value)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an uncompressed `.npz` atomically, with the same bytes for the same arrays."""
     import io
@@ -72,7 +81,7 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
         for name in sorted(arrays):
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))  # np.savez stores the clock
             with archive.open(entry, "w") as file:
-                np.lib.format.write_array(file, np.ascontiguousarray(arrays[name]), allow_pickle=False)
+                np.lib.format.write_array(file, np.asarray(arrays[name], order="C"), allow_pickle=False)
     write_atomically(path, buffer.getvalue())
 
 
@@ -131,7 +140,7 @@ class Journal:
             torn = end > len(data)  # no newline behind it
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             if torn:
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def small_bank() -> TopologyBank:
 
 
 PLAIN: dict[str, Any] = json.loads(json.dumps(small_bank().to_json()))
-Change = Callable[[dict[str, Any]], None]
+WRONG: list[Any] = [None, True, [], {}]
 
 
 def written(folder: Path, value: Any) -> Path:
@@ -125,14 +124,14 @@ def test_a_loaded_bank_answers_for_its_trees_and_policies() -> None:
 @pytest.mark.parametrize("name", sorted(PLAIN.keys() - {"format"}))
 def test_a_missing_or_mistyped_field_is_refused_by_name(tmp_path: Path, name: str) -> None:
     assert name in refusal(tmp_path, changed(name))
-    for wrong in (None, 7, "x", [], {}, 0.5, [PLAIN[name]]):
-        if type(wrong) is not type(PLAIN[name]):
+    for wrong in (*WRONG, 7, "x", 0.5, [PLAIN[name]]):
+        if type(wrong) is not type(PLAIN[name]) and wrong != PLAIN[name]:
             assert name in refusal(tmp_path, changed(name, to=wrong))
 
 
 def test_only_the_right_format_is_a_bank(tmp_path: Path) -> None:
     assert "is not a bank" in refusal(tmp_path, changed("format"))
-    for wrong in (None, 7, [], "entmtp-frontier", "ENTMTP-BANK"):
+    for wrong in (*WRONG, 7, "entmtp-frontier", "ENTMTP-BANK"):
         assert "is not a bank" in refusal(tmp_path, changed("format", to=wrong))
 
 
@@ -146,7 +145,7 @@ def test_another_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["label", "size", "depth", "nodes", *FIGURES])
 def test_a_field_of_a_tree_is_refused_by_its_place(tmp_path: Path, name: str) -> None:
     assert f"trees[1].{name}" in refusal(tmp_path, changed("trees", 1, name))
-    for wrong in (None, True, [], {}, ["x"]):
+    for wrong in (*WRONG, ["x"]):
         if name != "nodes" or wrong != []:
             assert f"trees[1].{name}" in refusal(tmp_path, changed("trees", 1, name, to=wrong))
 
@@ -182,12 +181,12 @@ SECTIONS = [("target", "name"), ("target", "identity"), ("heads", "name"), ("hea
 @pytest.mark.parametrize(("section", "name"), SECTIONS)
 def test_a_field_of_a_section_is_refused_by_its_place(tmp_path: Path, section: str, name: str) -> None:
     assert f"{section}.{name}" in refusal(tmp_path, changed(section, name))
-    for wrong in (None, 7, ["x"], {}, True):
+    for wrong in (*WRONG, 7, ["x"]):
         assert f"{section}.{name}" in refusal(tmp_path, changed(section, name, to=wrong))
 
 
 def test_a_bank_needs_as_many_heads_as_its_deepest_tree_and_its_signal(tmp_path: Path) -> None:
-    for wrong in (None, "4", True, 3, 4.0, -1):
+    for wrong in (*WRONG, "4", 3, 4.0, -1):
         assert "needs 4 heads" in refusal(tmp_path, changed("heads", "heads", to=wrong))
     assert "needs 9 heads" in refusal(tmp_path, changed("signal", to="path_value_9"))
     assert "signal" in refusal(tmp_path, changed("signal", to="tau"))
@@ -339,7 +338,16 @@ def test_whatever_is_done_to_a_bank_it_is_read_as_written_or_refused(tmp_path: P
     assert 50 < loaded < 350
 
 
-@pytest.mark.xfail(strict=True, reason="isfinite() or float() of an integer beyond 1e308 raises OverflowError")
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [(("version",), True), (("version",), 1.0), (("trees", 1, "size"), 3.0), (("trees", 1, "depth"), 2.0),
+     (("acceptance", "temperature"), False)],
+    ids=str,
+)  # fmt: skip
+def test_a_number_that_only_equals_the_right_one_is_refused(tmp_path: Path, keys: tuple[str | int, ...], wrong: object) -> None:
+    assert refusal(tmp_path, changed(*keys, to=wrong))
+
+
 @pytest.mark.parametrize(
     "keys", [("trees", 1, "speedup"), ("policies", "ladder", "edges", 1), ("policies", "hysteresis", "on")], ids=str
 )
@@ -347,7 +355,6 @@ def test_a_number_too_large_for_a_float_is_refused(tmp_path: Path, keys: tuple[s
     assert refusal(tmp_path, changed(*keys, to=10**400))
 
 
-@pytest.mark.xfail(strict=True, reason="sections are not checked for NaN and infinity, and such a bank cannot be saved")
 @pytest.mark.parametrize("section", FREE)
 def test_a_bank_that_loads_can_be_saved_though_a_section_held_nan(tmp_path: Path, section: str) -> None:
     path = written(tmp_path, changed(section, "x", to=float("nan")))
@@ -358,7 +365,6 @@ def test_a_bank_that_loads_can_be_saved_though_a_section_held_nan(tmp_path: Path
     bank.save(tmp_path / "again.json")
 
 
-@pytest.mark.xfail(strict=True, reason="a text with half a surrogate pair is accepted, and such a bank cannot be saved")
 def test_a_bank_that_loads_can_be_saved_whatever_its_texts(tmp_path: Path) -> None:
     path = written(tmp_path, changed("trees", 1, "label", to="\ud800"))
     try:

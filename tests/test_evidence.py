@@ -147,9 +147,8 @@ def test_the_oracle_is_the_cheapest_of_all_ways_through_the_text() -> None:
         seconds = [rng.uniform(0.5, 1.5) for _ in trees]
         texts = [random_trace(rng, rng.randrange(1, 8)) for _ in range(2)]
         replayer = Replayer(trees, texts)
-        wanted = [
-            brute([list(row) for row in zip(*(naive(tree, text) for tree in trees), strict=True)], seconds) for text in texts
-        ]
+        depths = [list(zip(*(naive(tree, text) for tree in trees), strict=True)) for text in texts]
+        wanted = [brute(rows, seconds) for rows in depths]
         assert replayer.oracle_seconds(seconds) == pytest.approx(wanted)
 
 
@@ -164,7 +163,8 @@ def test_no_policy_is_faster_than_the_oracle() -> None:
 
 
 def test_a_path_value_is_the_product_along_the_chain_for_one_step_and_for_many() -> None:
-    root, heads = np.log(np.float32([0.5, 0.8])), np.log(np.float32([[0.5, 0.25, 0.1], [0.9, 0.8, 0.7]]))
+    root = np.log(np.array([0.5, 0.8], np.float32))
+    heads = np.log(np.array([[0.5, 0.25, 0.1], [0.9, 0.8, 0.7]], np.float32))
     assert compute_signal("base_top1", root, heads) == pytest.approx([0.5, 0.8])
     assert compute_signal("path_value_1", root, heads) == pytest.approx([0.25, 0.72])
     assert compute_signal("path_value_2", root, heads) == pytest.approx([0.0625, 0.576])

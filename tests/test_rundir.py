@@ -202,7 +202,6 @@ def damaged(path: Path, change: dict[str, Any]) -> RunDir:
     return RunDir(path, about)
 
 
-@pytest.mark.xfail(strict=True, reason="open() does not check `inputs` and `fingerprint`: AttributeError and KeyError")
 @pytest.mark.parametrize(
     "change", [{"inputs": None, "fingerprint": "x"}, {"inputs": [], "fingerprint": ...}, {"fingerprint": ...}]
 )
@@ -214,13 +213,11 @@ def test_a_run_file_without_its_inputs_or_fingerprint_is_refused(tmp_path: Path,
         start(tmp_path / "run")
 
 
-@pytest.mark.xfail(strict=True, reason="the temporary file of a killed first write makes the folder 'not empty'")
 def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     (tmp_path / ".run.json.4711.tmp").write_text('{"config"')
     assert start(tmp_path).about["config"] == CONFIG
 
 
-@pytest.mark.xfail(strict=True, reason="making the folder raises NotADirectoryError")
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(EntmtpError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_a_hash_tells_the_prompts_of_a_part() -> None:
 @pytest.mark.parametrize(
     ("prompts", "wanted", "given"),
     [(40, (40, 24, 16), [20, 12, 8]), (8, (40, 24, 16), [4, 2, 2]), (3, (40, 24, 16), [1, 1, 1]), (4, (1, 78, 1), [1, 2, 1]),
-     (4, (1, 1, 78), [1, 1, 2]), (5, (2, 2, 2), [1, 1, 3]), (79, (40, 24, 16), [39, 23, 17]), (10, (7, 2, 2), [6, 1, 3])],
+     (4, (1, 1, 78), [1, 1, 2]), (5, (2, 2, 2), [2, 2, 1]), (79, (40, 24, 16), [39, 24, 16]), (10, (7, 2, 2), [6, 2, 2])],
 )  # fmt: skip
 def test_too_few_prompts_shrink_all_parts_alike_and_say_so(
     tmp_path: Path, prompts: int, wanted: tuple[int, int, int], given: list[int]
@@ -116,11 +117,11 @@ def test_a_conversation_is_used_once_whatever_its_pieces(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["search_prompts", "fit_prompts", "test_prompts", "max_new_tokens", "max_nodes", "max_depth"])
 def test_an_option_below_one_is_refused_by_its_flag(name: str) -> None:
     for value in (0, -1):
+        change: dict[str, Any] = {name: value}
         with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is {value}"):
-            RunConfig("tiny", "heads", "humaneval", **{name: value})
+            RunConfig("tiny", "heads", "humaneval", **change)
 
 
-@pytest.mark.xfail(strict=True, reason="the search part takes all but one prompt and the test part is left empty")
 @pytest.mark.parametrize(("prompts", "wanted"), [(3, (78, 1, 1)), (4, (40, 1, 1)), (9, (90, 5, 5))])
 def test_no_part_shrinks_to_nothing(tmp_path: Path, prompts: int, wanted: tuple[int, int, int]) -> None:
     counts, _notes = sizes(tmp_path, prompts, wanted)
@@ -128,7 +129,6 @@ def test_no_part_shrinks_to_nothing(tmp_path: Path, prompts: int, wanted: tuple[
     assert sum(counts) == prompts
 
 
-@pytest.mark.xfail(strict=True, reason="a text without tokens is counted as too long")
 def test_a_prompt_without_tokens_is_not_called_too_long(tmp_path: Path) -> None:
     class Deaf(Bytes):
         def __call__(self, text: str) -> dict[str, list[int]]:
@@ -139,7 +139,6 @@ def test_a_prompt_without_tokens_is_not_called_too_long(tmp_path: Path) -> None:
     assert "too long for the context" not in found.skipped
 
 
-@pytest.mark.xfail(strict=True, reason="half a surrogate pair in a text reaches the tokenizer and the hash: UnicodeEncodeError")
 def test_half_a_surrogate_pair_in_a_text_is_left_out_or_kept(tmp_path: Path) -> None:
     splits, _found = load_splits(Bytes(), 512, config(tmp_path, ["\ud83d", "a", "b", "c"], (2, 1, 1)))
     splits.about()

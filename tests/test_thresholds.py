@@ -11,6 +11,7 @@ from handmade import NEVER, random_trace, trace
 
 from entmtp_calib.calibrate.thresholds import (
     Costs,
+    Outcome,
     best_static,
     correlation,
     evaluate,
@@ -19,26 +20,25 @@ from entmtp_calib.calibrate.thresholds import (
     gain,
     hull,
     oracle_tokens_per_s,
-)  # fmt: skip
+)
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.evidence import Replayer
 from entmtp_calib.policy import Hysteresis, Ladder, Static
 from entmtp_calib.topology import Topology, chain
 
 BANK = [Topology(), chain(4)]
-COSTS = Costs(alone=(1.0, 2.5), draft=(0.0, 0.5), shared=0.5)
+COSTS = Costs(alone=(1.0, 1.6), draft=(0.0, 0.1), shared=0.1)
 
 
 def timed(label: str, topology: Topology, rate: float) -> Timed:
     return Timed(label, topology, rate, rate, 0.1, 0.01, 1.5, 1.0, 0.9, 1.1, 0.01)
 
 
-def mixed(rng: random.Random, n: int = 60, constant: bool = False) -> Replayer:
+def mixed(rng: random.Random, constant: bool = False) -> Replayer:
     """Texts of easy stretches (all guesses right, signal high) and hard ones (none right, signal low)."""
     texts = []
     for _ in range(6):
-        easy = [rng.random() < 0.5 for _ in range(n // 5) for _ in range(1)]
-        easy = [kind for kind in easy for _ in range(5)]
+        easy = [kind for kind in rng.choices([True, False], k=12) for _ in range(5)]
         ranks = [[0] * 4 if kind else [NEVER] * 4 for kind in easy]
         signal = [0.5 if constant else rng.uniform(0.6, 0.9) if kind else rng.uniform(0.1, 0.4) for kind in easy]
         texts.append(trace(ranks, signal))
@@ -73,8 +73,9 @@ def test_plain_decoding_always_stays_and_equal_speed_adds_nothing() -> None:
 
 
 def test_a_policy_that_switches_pays_for_the_shared_draft() -> None:
-    assert COSTS.of(Static(1)) == [1.0, 2.5]
-    assert COSTS.of(Ladder((0.5,), (0, 1))) == COSTS.of(Hysteresis(0.5, 0.5, 0, 1)) == [1.5, 2.5]
+    costs = Costs(alone=(1.0, 2.5), draft=(0.0, 0.5), shared=0.75)
+    assert costs.of(Static(1)) == [1.0, 2.5]
+    assert costs.of(Ladder((0.5,), (0, 1))) == costs.of(Hysteresis(0.5, 0.5, 0, 1)) == [1.75, 2.75]
 
 
 def test_an_outcome_is_a_ratio_of_sums() -> None:
@@ -122,6 +123,13 @@ def test_where_the_signal_tells_easy_from_hard_switching_beats_every_static_tree
         assert gain(ladder, static, 0).measurable
 
 
+def test_a_ladder_weighs_what_a_tree_adds_against_what_it_costs() -> None:
+    ranks = [[0] * 4] * 25 + [[0, NEVER, NEVER, NEVER]] * 25
+    replayer = Replayer(BANK, [trace(ranks, [0.9] * 25 + [0.1] * 25)] * 2, "base_top1")
+    ladder = fit_ladder(replayer, Costs((1.0, 3.0), (0.0, 0.0), 0.0))
+    assert [ladder.policy.next(0, signal) for signal in (0.1, 0.9)] == [0, 1]
+
+
 def test_where_switching_is_free_no_fit_is_slower_than_the_best_static_tree() -> None:
     for seed in range(25):
         replayer, costs = noisy(seed)
@@ -131,14 +139,21 @@ def test_where_switching_is_free_no_fit_is_slower_than_the_best_static_tree() ->
         assert oracle_tokens_per_s(replayer, costs) >= base - 1e-9
 
 
+CHEAP, DEAR = Costs((1.0, 1.2), (0.0, 0.1), 0.1), Costs((1.0, 9.0), (0.0, 0.5), 0.5)
+
+
 def test_a_constant_signal_gives_the_static_tree() -> None:
     replayer = mixed(random.Random(0), constant=True)
-    for costs in (COSTS, Costs((1.0, 9.0), (0.0, 0.5), 0.5), Costs((1.0, 1.1), (0.0, 0.0), 0.0)):
-        (tree,) = best_static(replayer, costs).policy.members
-        for found in (fit_ladder(replayer, costs), fit_hysteresis(replayer, costs)):
-            assert found.switches == 0
-            assert found.policy.next(tree, 0.5) == tree
-            assert found.shares[tree] == 1
+    for costs, tree in ((CHEAP, 1), (DEAR, 0)):
+        assert best_static(replayer, costs).policy == Static(tree)
+        found = fit_ladder(replayer, costs)
+        assert [found.policy.next(index, 0.5) for index in (0, 1)] == [tree, tree]
+        assert (found.switches, found.shares[tree]) == (0, 1)
+    assert fit_hysteresis(replayer, CHEAP).shares == (0, 1)
+
+
+def test_hysteresis_can_stay_low_all_the_time() -> None:
+    assert fit_hysteresis(mixed(random.Random(0), constant=True), DEAR).shares == (1, 0)
 
 
 def test_hysteresis_never_inverts_its_thresholds_or_its_trees() -> None:
@@ -186,9 +201,17 @@ def test_a_gain_is_a_ratio_of_pooled_rates_inside_its_interval_and_fixed_by_its_
     assert gain(static, ladder, 7).ratio == pytest.approx(1 / found.ratio)
 
 
+def test_an_interval_is_of_pooled_rates_so_a_long_text_weighs_more() -> None:
+    tokens = np.array([10.0] * 19 + [100_000.0])
+    base = Outcome(Static(0), tokens, tokens, 0.0, (1.0,), 0.0)
+    found = gain(Outcome(Static(0), tokens, tokens / np.array([2.0] * 19 + [1.0]), 0.0, (1.0,), 0.0), base, 0)
+    assert found.ratio == pytest.approx(1, abs=0.01)
+    assert (found.low, found.high) == (pytest.approx(1, abs=0.01), pytest.approx(2))
+
+
 def test_the_oracle_pays_only_for_what_each_step_uses() -> None:
     replayer = Replayer(BANK, [trace([[0] * 4] * 5 + [[NEVER] * 4] * 2)], "base_top1")
-    assert oracle_tokens_per_s(replayer, COSTS) == 7 / (2.5 + 1.0 + 1.0)
+    assert oracle_tokens_per_s(replayer, COSTS) == pytest.approx(7 / (1.6 + 1.0 + 1.0))
 
 
 def test_correlation_is_that_of_signal_and_acceptance_or_nothing() -> None:

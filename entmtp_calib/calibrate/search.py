@@ -60,10 +60,23 @@ def frontier_from_json(value: Any) -> Frontier:
         for row in value["growths"]:
             from_lists(row["nodes"], "a tree of the frontier")
             order = Topology(tuple(tuple(node) for node in row["nodes"]))
-            growths.append(Growth(row["max_depth"], order, tuple(row["scores"]), row["stopped"]))
+            growth = Growth(row["max_depth"], order, tuple(row["scores"]), row["stopped"])
+            if not _sound(growth):
+                raise ArtefactError("the frontier's scores and bounds do not fit its trees.", "Run search again with --fresh.")
+            growths.append(growth)
     except (KeyError, TypeError):
         raise ArtefactError("the frontier file lacks a field.", "Run search again with --fresh.") from None
     return Frontier(tuple(growths))
+
+
+def _sound(growth: Growth) -> bool:
+    return (
+        len(growth.scores) == growth.order.size > 0
+        and all(type(score) in (int, float) for score in growth.scores)
+        and type(growth.max_depth) is int
+        and growth.max_depth >= growth.order.depth
+        and isinstance(growth.stopped, str)
+    )
 
 
 def search(traces: Sequence[Trace], max_nodes: int, max_depth: int) -> Frontier:
@@ -96,11 +109,7 @@ def grow(traces: Sequence[Trace], max_nodes: int, max_depth: int) -> Growth:
     stopped = f"reached {max_nodes} nodes"
     while order.size < max_nodes:
         accepted, steps, gains = _count(order, traces)
-        candidates = order.candidates(max_depth)
-        if not candidates:
-            stopped = "no node can be added"
-            break
-        best = min(candidates, key=lambda node: (-gains.get(node, 0), *tie_break(node)))
+        best = min(order.candidates(max_depth), key=lambda node: (-gains.get(node, 0), *tie_break(node)))
         if not gains.get(best, 0):
             stopped = "no node gains anything"
             break

@@ -76,7 +76,9 @@ def load_splits(tokenizer: Any, max_positions: int, config: RunConfig) -> tuple[
         if len(usable) == sum(wanted):
             break
         ids = encode(prompt.messages, tokenizer, config.prompt_style)
-        if not 0 < len(ids) <= room:
+        if not ids:
+            found.skipped["no tokens"] += 1
+        elif len(ids) > room:
             found.skipped["too long for the context"] += 1
         elif prompt.thread in threads:
             found.skipped["another piece of a used conversation"] += 1
@@ -87,8 +89,11 @@ def load_splits(tokenizer: Any, max_positions: int, config: RunConfig) -> tuple[
         raise ArtefactError(f"{len(usable)} usable prompts are too few: search, fit and test need one each.", "Give more.")
     if len(usable) < sum(wanted):
         found.notes.append(f"{sum(wanted)} prompts were asked for and {len(usable)} can be used; the parts shrink alike")
-        first = max(1, len(usable) * wanted[0] // sum(wanted))
-        second = max(1, min(len(usable) - first - 1, len(usable) * wanted[1] // sum(wanted)))
-        wanted = (first, second, len(usable) - first - second)
+        spare = len(usable) - 3  # one for each part, the rest in proportion
+        exact = [spare * part / sum(wanted) for part in wanted]
+        sizes = [1 + int(share) for share in exact]
+        for place in sorted(range(3), key=lambda place: int(exact[place]) - exact[place])[: len(usable) - sum(sizes)]:
+            sizes[place] += 1
+        wanted = (sizes[0], sizes[1], sizes[2])
     a, b = wanted[0], wanted[0] + wanted[1]
     return Splits(usable[:a], usable[a:b], usable[b : b + wanted[2]]), found

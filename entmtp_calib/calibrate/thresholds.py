@@ -36,7 +36,7 @@ class Costs:
 
     def of(self, policy: Policy) -> list[float]:
         """Seconds per step of every tree under a policy: one that switches must draft for all trees and the signal."""
-        if policy.kind == "static":
+        if len(policy.members) == 1:
             return list(self.alone)
         return [total - own + self.shared for total, own in zip(self.alone, self.draft, strict=True)]
 
@@ -132,7 +132,9 @@ def fit_ladder(replayer: Replayer, costs: Costs) -> Outcome:
 
 def fit_hysteresis(replayer: Replayer, costs: Costs) -> Outcome:
     """The best pair of trees and thresholds, by replay of every pair of quantiles with `off <= on`."""
-    edges = _quantiles(np.concatenate(replayer.signals), _HYSTERESIS_BINS).tolist()
+    signals = np.concatenate(replayer.signals)
+    above = float(np.nextafter(signals.max(), np.float32(np.inf)))  # a threshold that nothing reaches: always the low tree
+    edges = [*_quantiles(signals, _HYSTERESIS_BINS).tolist(), above]
     trees = range(len(costs.alone))
     pairs = list(itertools.combinations(trees, 2)) or [(0, 0)]
     thresholds = [(on, off) for on in edges for off in edges if off <= on] or [(1.0, 1.0)]

@@ -84,7 +84,7 @@ class Decoder:
         self.target = target
         self.drafter = drafter
         self.policy = policy
-        self.signal = None if policy.kind == "static" else signal
+        self.signal = None if len(policy.members) == 1 else signal
         self.signal_depth = signal_depth(self.signal) if self.signal else 0
         self.layouts = {index: TreeLayout(topologies[index], target.device) for index in policy.members}
         self.bare = TreeLayout(Topology(), target.device)
