@@ -29,6 +29,7 @@ heads: $(STAMP)  ## train the shipped heads again (hours on a CPU): make heads G
 	  --prompts gsm8k=$(GSM8K):2000 --prompts python-stdlib:2600 --tokens 700000 --vocabulary 8192 --steps 2400
 
 $(STAMP): requirements.txt requirements-embedded.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --only-binary :all: -r requirements.txt
 	$(BIN)/pip install --quiet --only-binary :all: --no-deps -r requirements-embedded.txt
