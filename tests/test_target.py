@@ -10,6 +10,7 @@ import torch
 from conftest import END, VOCAB, plain, random_heads, tiny_model
 from torch import Tensor
 
+from entmtp_calib.engine.attention import NAME, adopt, register
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.layout import TreeLayout
@@ -55,8 +56,8 @@ def test_prefill_in_pieces_equals_prefill_at_once(target: Target, monkeypatch: p
 
 
 def test_the_cache_refuses_more_rows_than_it_has(target: Target) -> None:
-    with pytest.raises(IndexError, match="4 slots and 5"):
-        target.new_cache(4).place(torch.arange(5), 5)
+    with pytest.raises(IndexError, match="5 slots and 6"):
+        target.new_cache(4).place(torch.arange(6), 6)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
@@ -68,8 +69,9 @@ def test_batched_writing_equals_plain_decoding_for_any_batch_size(target: Target
     assert [texts[index] for index in range(11)] == [plain(target, prompt, stop) for prompt in prompts]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "entmtp_grouped"])
 def test_the_attention_self_test_passes_for_a_sound_model(attention: str) -> None:
+    register()
     model = tiny_model(attn_implementation=attention)
     assert check_tree_attention(Target(model, frozenset(), attention, ""), range(11)) < 1e-4
 
@@ -189,3 +191,34 @@ def test_unknown_devices_and_dtypes_are_refused() -> None:
     with pytest.raises(UsageError, match="nowhere"):
         choose_placement("nowhere", "auto")
     assert "asked for" in choose_placement("cpu", "float32").reason
+
+
+def test_grouped_attention_is_adopted_where_it_computes_the_same() -> None:
+    model = tiny_model()
+    assert adopt(model)
+    assert model.config._attn_implementation == NAME
+
+
+def test_models_with_more_in_their_attention_keep_their_own() -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(Gemma2Config(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
+        num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.6, attn_logit_softcapping=0.5))  # fmt: skip
+    before = model.config._attn_implementation
+    assert not adopt(model)
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_in_bfloat16_on_the_cpu_a_row_does_not_depend_on_its_company(seed: int) -> None:
+    """The text of trees and of plain decoding is the same in 16 bits too, near ties or not."""
+    model = tiny_model(seed=seed).to(torch.bfloat16)
+    assert adopt(model)
+    target = Target(model, frozenset([END]), "tiny", "")
+    heads = random_heads(target, "hydra", seed=seed)
+    stop = StopRule(target.end_ids, 60)
+    for prompt in ([3], [1, 2, 3], list(range(20))):
+        text = [t for s in Decoder(target, heads, [published_default()], Static(0)).steps(prompt, stop) for t in s.tokens]
+        assert text == plain(target, prompt, stop)

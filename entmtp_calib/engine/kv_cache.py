@@ -46,6 +46,10 @@ class KVCache:
         self._slots = slots
         self._span = span
 
+    def widen(self) -> None:
+        """Let the next forward write one more row, behind its last one; the row is scratch."""
+        self.place(torch.cat((self._slots, self._slots[-1:] + 1)), self._span + 1)
+
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write one layer's new rows and return all rows that attention may see (called by the model).
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from entmtp_calib.engine.attention import adopt
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
 
@@ -195,6 +196,8 @@ def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, 
                 "Check the name; without a network only local folders and smollm2 can be used.",
             ) from error
     model = model.to(placement.device)
+    if placement.device.type == "cpu":
+        adopt(model)
     ends = end_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
     return Target(model, ends, name, _identity(model)), tokenizer
 

@@ -134,7 +134,8 @@ def _commit_error(target: Target, cache: KVCache, prefix: list[int], tree: torch
     target.prefill(straight, other)
     assert cache.store is not None
     assert other.store is not None
-    return _error(cache.store[..., : straight.shape[1], :], other.store)
+    end = straight.shape[1]
+    return _error(cache.store[..., :end, :], other.store[..., :end, :])
 
 
 def _error(got: torch.Tensor, wanted: torch.Tensor) -> float:
