@@ -56,6 +56,15 @@ def timing_table(timed: Sequence[Any]) -> Table:
     return Table("timings", "Timing: end to end, prefill included, interleaved", columns, shown)
 
 
+def arms_table(bank: Any) -> Table:
+    """Every timed arm by replay, and whether the bank kept it."""
+    kept = {tree.label for tree in bank.trees}
+    found = bank.evaluation.get("arms_fit_tokens_per_s", {})
+    rows = [{"arm": label, "tokens_per_s": rate, "kept": "kept" if label in kept else ""} for label, rate in found.items()]
+    columns = (Column("arm", "arm"), Column("tokens_per_s", "tokens/s", ".1f"), Column("kept", "in the bank"))
+    return Table("arms", "Arms on the fit prompts: replayed tokens per step over measured seconds per step", columns, rows)
+
+
 def bank_table(bank: Any) -> Table:
     """The trees of a bank."""
     rows = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import _options as opt
 from ._output import Output
 from ._session import open_run, same_heads, start_run
-from ._tables import bank_table, frontier_table, policy_table, recalibration_table, timing_table
+from ._tables import arms_table, bank_table, frontier_table, policy_table, recalibration_table, timing_table
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
@@ -24,12 +24,12 @@ def run(
     search_prompts: opt.SearchPrompts = 32,
     fit_prompts: opt.FitPrompts = 24,
     test_prompts: opt.TestPrompts = 20,
-    max_new_tokens: opt.MaxNewTokens = 128,
+    max_new_tokens: opt.MaxNewTokens = 96,
     max_nodes: opt.MaxNodes = 64,
     max_depth: opt.MaxDepth = None,
     trees: opt.Trees = 7,
-    recalibrate_prompts: opt.RecalibratePrompts = 3,
-    time_prompts: opt.TimePrompts = 3,
+    recalibrate_prompts: opt.RecalibratePrompts = 4,
+    time_prompts: opt.TimePrompts = 4,
     rounds: opt.Rounds = 2,
     signal: opt.Signal = "path_value_4",
     seed: opt.Seed = 0,
@@ -80,7 +80,7 @@ def search(
     search_prompts: opt.SearchPrompts = 32,
     fit_prompts: opt.FitPrompts = 24,
     test_prompts: opt.TestPrompts = 20,
-    max_new_tokens: opt.MaxNewTokens = 128,
+    max_new_tokens: opt.MaxNewTokens = 96,
     max_nodes: opt.MaxNodes = 64,
     max_depth: opt.MaxDepth = None,
     seed: opt.Seed = 0,
@@ -107,7 +107,7 @@ def search(
 def recalibrate(
     run_folder: opt.RunFolder,
     trees: opt.Trees = 7,
-    prompts: opt.RecalibratePrompts = 3,
+    prompts: opt.RecalibratePrompts = 4,
     seed: opt.SameSeed = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -128,7 +128,7 @@ def recalibrate(
 def time(
     run_folder: opt.RunFolder,
     rounds: opt.Rounds = 2,
-    prompts: opt.TimePrompts = 3,
+    prompts: opt.TimePrompts = 4,
     seed: opt.SameSeed = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -215,6 +215,7 @@ def _report_bank(screen: Output, calibration: Calibration) -> None:
     from entmtp_calib.bank import load_bank
 
     bank = load_bank(calibration.run.file("bank.json"))
+    screen.table(arms_table(bank))
     screen.table(bank_table(bank))
     screen.table(policy_table(bank))
     screen.keep(bank_file=str(calibration.run.file("bank.json")), recommended=bank.recommended)

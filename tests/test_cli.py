@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import cli
+
+from entmtp_calib import BankTree, Hysteresis, Ladder, Static, Topology, load_bank
+from entmtp_calib.topology import chain
 
 SIZES = ("--search-prompts", 12, "--fit-prompts", 6, "--test-prompts", 4, "--max-new-tokens", 24, "--max-nodes", 8,
          "--max-depth", 3, "--dtype", "float32", "--device", "cpu")  # fmt: skip
@@ -32,6 +36,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, tiny_h
         assert words in result.stdout
     assert "A/A check" in result.stderr
     return out
+
+
+@pytest.fixture(scope="module")
+def bank_file(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's bank with trees that switch: on a model this small, plain decoding alone is the honest bank."""
+    found = load_bank(finished / "bank.json")
+    figures = found.trees[0].figures
+    wide = Topology(((0,), (1,), (2,), (3,), (0, 0), (1, 0), (0, 0, 0)))
+    trees = (found.trees[0], BankTree("chain", chain(2), figures), BankTree("wide", wide, figures))
+    policies = {"static": Static(2), "ladder": Ladder((0.002, 0.02), (0, 1, 2)), "hysteresis": Hysteresis(0.02, 0.002, 1, 2)}
+    path = tmp_path_factory.mktemp("banks") / "bank.json"
+    replace(found, trees=trees, policies=policies, recommended="ladder").save(path)
+    return path
 
 
 def test_a_second_run_does_nothing_and_says_so(finished: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path) -> None:
@@ -75,8 +92,8 @@ def test_other_options_in_the_same_folder_are_refused_by_name(
 
 
 @pytest.mark.parametrize("policy", ["auto", "static", "ladder", "hysteresis", "ar"])
-def test_decode_gives_the_same_text_for_every_policy(finished: Path, policy: str) -> None:
-    words = ("decode", "--bank", finished / "bank.json", "--max-new-tokens", 40, "--dtype", "float32")
+def test_decode_gives_the_same_text_for_every_policy(bank_file: Path, policy: str) -> None:
+    words = ("decode", "--bank", bank_file, "--max-new-tokens", 40, "--dtype", "float32")
     result = cli(*words, "--policy", policy, "--json", "Q7: what?")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -101,14 +118,14 @@ def test_decode_reads_files_and_standard_input(finished: Path, tmp_path: Path) -
     assert len(texts) == 1
 
 
-def test_verify_finds_every_text_identical_in_float32(finished: Path, prompt_file: Path) -> None:
-    result = cli("verify", finished / "bank.json", "--prompts", 3, "--dtype", "float32", "--json")
+def test_verify_finds_every_text_identical_in_float32(bank_file: Path) -> None:
+    result = cli("verify", bank_file, "--prompts", 3, "--dtype", "float32", "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["verification"]
     assert all(row["identical"] == row["prompts"] == 3 for row in rows)
 
 
-def test_verify_fails_when_the_decoder_is_wrong(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_fails_when_the_decoder_is_wrong(bank_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An acceptance that takes one draft too many must not pass."""
     import entmtp_calib.engine.decoder as decoder
 
@@ -120,17 +137,17 @@ def test_verify_fails_when_the_decoder_is_wrong(finished: Path, monkeypatch: pyt
         return sound(layout, tokens, right)
 
     monkeypatch.setattr(decoder, "accept", greedy)
-    result = cli("verify", finished / "bank.json", "--prompts", 2, "--dtype", "float32")
+    result = cli("verify", bank_file, "--prompts", 2, "--dtype", "float32")
     assert result.exit_code == 4
     assert "differ from plain decoding" in result.stderr
 
 
-def test_show_tells_the_state_and_draws_a_tree(finished: Path) -> None:
+def test_show_tells_the_state_and_draws_a_tree(finished: Path, bank_file: Path) -> None:
     document = json.loads(cli("show", finished, "--json").stdout)
     assert {row["stage"] for row in document["stages"]} == {"search", "recalibrate", "time", "fit-thresholds"}
-    label = next(iter(label for label in document["trees"] if label != "ar"), "ar")
-    drawn = cli("show", finished / "bank.json", "--tree", label)
-    assert "root" in drawn.stdout
+    assert document["trees"]["ar"] == []
+    drawn = cli("show", bank_file, "--tree", "wide")
+    assert "└─ 3" in drawn.stdout
     assert cli("show", finished / "bank.json", "--tree", "oak").exit_code == 2
 
 

@@ -20,6 +20,7 @@ from entmtp_calib.calibrate.thresholds import (
     gain,
     hull,
     oracle_tokens_per_s,
+    replayed_rates,
 )
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.evidence import Replayer
@@ -28,6 +29,10 @@ from entmtp_calib.topology import Topology, chain
 
 BANK = [Topology(), chain(4)]
 COSTS = Costs(alone=(1.0, 1.6), draft=(0.0, 0.1), shared=0.1)
+
+
+def rates(arms: list[Timed]) -> dict[str, float]:
+    return {arm.label: arm.tokens_per_s for arm in arms}
 
 
 def timed(label: str, topology: Topology, rate: float) -> Timed:
@@ -62,14 +67,21 @@ def test_the_hull_keeps_exactly_what_is_faster_than_every_smaller_tree() -> None
         rng.shuffle(arms)
         wanted = [arm for arm in arms if not arm.topology.size
                   or all(arm.tokens_per_s > o.tokens_per_s for o in arms if o.topology.size < arm.topology.size)]  # fmt: skip
-        assert hull(arms) == sorted(wanted, key=lambda arm: arm.topology.size)
+        assert hull(arms, rates(arms)) == sorted(wanted, key=lambda arm: arm.topology.size)
 
 
 def test_plain_decoding_always_stays_and_equal_speed_adds_nothing() -> None:
     plain, small, large = timed("ar", Topology(), 50.0), timed("n1", chain(1), 40.0), timed("n4", chain(4), 50.0)
-    assert hull([large, small, plain]) == [plain]
-    assert hull([plain]) == [plain]
-    assert hull([small, timed("n2", chain(2), 40.0), timed("n3", chain(3), 41.0), plain])[0] is plain
+    assert hull([large, small, plain], rates([large, small, plain])) == [plain]
+    assert hull([plain], rates([plain])) == [plain]
+    more = [small, timed("n2", chain(2), 40.0), timed("n3", chain(3), 41.0), plain]
+    assert hull(more, rates(more))[0] is plain
+
+
+def test_rates_are_replayed_tokens_per_step_over_measured_seconds() -> None:
+    traces = [trace([[0, 0], [0, -1], [-1, -1]])]  # a chain of two takes all three tokens in one step
+    arms = [timed("ar", Topology(), 99.0), timed("n2", chain(2), 1.0)]
+    assert replayed_rates(arms, traces) == pytest.approx({"ar": 1 / 0.1, "n2": 3 / 0.1})
 
 
 def test_a_policy_that_switches_pays_for_the_shared_draft() -> None:

@@ -41,10 +41,11 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The bank's trees, the policies over them, and the ceiling."""
+    """The bank's trees, tokens per second of every timed arm by replay, the policies over the bank, and the ceiling."""
 
     signal: str
     kept: list[Timed]
+    rates: Mapping[str, float]
     costs: Costs
     policies: list[Judged]
     recommended: str
@@ -53,7 +54,9 @@ class Fitted:
     correlation: float
 
 
-def fit_policies(signal: str, kept: list[Timed], costs: Costs, fit: Replayer, test: Replayer, seed: int) -> Fitted:
+def fit_policies(
+    signal: str, kept: list[Timed], rates: Mapping[str, float], costs: Costs, fit: Replayer, test: Replayer, seed: int
+) -> Fitted:
     """Fit static, ladder and hysteresis on `fit` and judge them on `test`; the simplest that is surely faster is recommended."""
     static = best_static(fit, costs)
     base = evaluate(static.policy, test, costs)
@@ -65,7 +68,7 @@ def fit_policies(signal: str, kept: list[Timed], costs: Costs, fit: Replayer, te
     recommended = max(better, key=lambda judged: judged.gain.ratio).name if better else "static"
     last = len(kept) - 1
     return Fitted(
-        signal, kept, costs, policies, recommended, oracle_tokens_per_s(fit, costs), oracle_tokens_per_s(test, costs),
+        signal, kept, rates, costs, policies, recommended, oracle_tokens_per_s(fit, costs), oracle_tokens_per_s(test, costs),
         correlation(test, last),
     )  # fmt: skip
 
@@ -113,6 +116,11 @@ def _evaluation(fitted: Fitted) -> dict[str, Any]:
                       "shares": list(judged.test.shares), "gain": asdict(judged.gain)}
         for judged in fitted.policies
     }  # fmt: skip
-    return {"method": "replay with measured step costs, prefill left out", "policies": rows,
-            "oracle_fit_tokens_per_s": fitted.oracle_fit, "oracle_test_tokens_per_s": fitted.oracle_test,
-            "shared_draft_seconds": fitted.costs.shared}  # fmt: skip
+    return {
+        "method": "replay with measured step costs, prefill left out",
+        "policies": rows,
+        "arms_fit_tokens_per_s": dict(fitted.rates),
+        "oracle_fit_tokens_per_s": fitted.oracle_fit,
+        "oracle_test_tokens_per_s": fitted.oracle_test,
+        "shared_draft_seconds": fitted.costs.shared,
+    }

@@ -16,7 +16,7 @@ from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate
 from entmtp_calib.calibrate.rollout import self_rollout
 from entmtp_calib.calibrate.search import Frontier, frontier_from_json, search
 from entmtp_calib.calibrate.splits import Encoded, RunConfig, Splits
-from entmtp_calib.calibrate.thresholds import Costs, hull
+from entmtp_calib.calibrate.thresholds import Costs, hull, replayed_rates
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Timed, draft_seconds, time_arms
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.pair import Pair
@@ -131,7 +131,9 @@ class Calibration:
         """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`."""
         if signal_depth(signal) > self.pair.heads.depth:
             raise UsageError(f"signal {signal} needs {signal_depth(signal)} heads and there are {self.pair.heads.depth}.")
-        kept = hull([arm for arm in timed if arm.label != AR_AGAIN])
+        arms = [arm for arm in timed if arm.label != AR_AGAIN]
+        rates = replayed_rates(arms, self.traces("fit"))
+        kept = hull(arms, rates)
         bank = [arm.topology for arm in kept]
         costs = Costs(
             alone=tuple(arm.seconds_per_step for arm in kept),
@@ -139,7 +141,7 @@ class Calibration:
             shared=self._shared_draft_seconds(bank, signal),
         )
         fit, test = (Replayer(bank, self.traces(part), signal) for part in ("fit", "test"))
-        fitted = fit_policies(signal, kept, costs, fit, test, self.config.seed)
+        fitted = fit_policies(signal, kept, rates, costs, fit, test, self.config.seed)
         bank_file = make_bank(
             self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
             str(self.pair.target.device), fitted, recalibrated,

@@ -7,13 +7,13 @@ only; runs no model.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from entmtp_calib.calibrate.timing import Timed
-from entmtp_calib.evidence import Replayer
+from entmtp_calib.evidence import Replayer, Trace
 from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
 
 _LADDER_BINS = 12
@@ -75,16 +75,29 @@ class Gain:
         return self.low > 1.0
 
 
-def hull(timed: Sequence[Timed]) -> list[Timed]:
+def hull(timed: Sequence[Timed], rates: Mapping[str, float]) -> list[Timed]:
     """The throughput-Pareto bank: a tree stays only if it is faster than every smaller one (EntMTP, section 3.2).
 
     Plain decoding, the smallest, always stays.
+
+    Args:
+        rates: tokens per second of every arm, by label.
     """
     kept: list[Timed] = []
     for arm in sorted(timed, key=lambda arm: (arm.topology.size, arm.topology.depth, arm.label)):
-        if not kept or arm.tokens_per_s > max(other.tokens_per_s for other in kept):
+        if not kept or rates[arm.label] > max(rates[other.label] for other in kept):
             kept.append(arm)
     return kept
+
+
+def replayed_rates(timed: Sequence[Timed], traces: Sequence[Trace]) -> dict[str, float]:
+    """Tokens per second of every arm: tokens per step by replay over all fit prompts, over the measured seconds per step.
+
+    Acceptance is exact by replay, so the few timed prompts need only tell what a step costs, which varies far less.
+    """
+    replayer = Replayer([arm.topology for arm in timed], traces)
+    runs = [replayer.run(Static(index)) for index in range(len(timed))]
+    return {arm.label: run.tokens / len(run.accepted) / arm.seconds_per_step for arm, run in zip(timed, runs, strict=True)}
 
 
 def evaluate(policy: Policy, replayer: Replayer, costs: Costs) -> Outcome:
