@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _options as opt
 from ._output import Output
-from ._session import open_run, same_heads, start_run
+from ._session import load, open_run, same_heads, start_run
 from ._tables import arms_table, bank_table, frontier_table, policy_table, recalibration_table, timing_table
 
 if TYPE_CHECKING:
@@ -244,3 +244,17 @@ def _side_by_side(screen: Output, calibration: Calibration) -> None:
         screen.warn(
             f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart ({found.verdict})"
         )
+        if calibration.config.dtype != "float32":
+            _exact(screen, calibration, bank, ids)
+
+
+def _exact(screen: Output, calibration: Calibration, bank: Any, ids: list[int]) -> None:
+    """Decode the prompt once more in float32, where trees and plain decoding write the same text."""
+    from entmtp_calib.calibrate.comparison import compare_with_plain
+
+    config = calibration.config
+    pair = load(Output(quiet=True), config.model, config.heads, config.device, "float32")
+    found = compare_with_plain(pair, bank, "auto", ids, calibration.stop)
+    ratio = found.tokens_per_s / found.plain_tokens_per_s
+    screen.fields("side_by_side_float32", {"same_text": found.same_text, "tokens_per_step": found.tokens_per_step, "ratio": ratio},
+                  "The same prompt in float32:")  # fmt: skip
