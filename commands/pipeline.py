@@ -241,9 +241,8 @@ def _side_by_side(screen: Output, calibration: Calibration) -> None:
         "tokens_per_s_plain": found.plain_tokens_per_s, "ratio": found.tokens_per_s / found.plain_tokens_per_s,
     })  # fmt: skip
     if not found.same_text:
-        screen.warn(
-            f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart ({found.verdict})"
-        )
+        where = f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart"
+        screen.warn(f"{where} ({found.verdict})")
         if calibration.config.dtype != "float32":
             _exact(screen, calibration, bank, ids)
 
