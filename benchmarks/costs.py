@@ -124,10 +124,13 @@ def baselines(pair: Pair, arms: Arms, stop: StopRule) -> dict[str, Callable[[lis
 
     def generate(ids: list[int], **more: object) -> int:
         inputs = torch.tensor([ids])
+        ours = target.model.config._attn_implementation
+        target.model.set_attn_implementation("sdpa")  # as transformers would load it
         options = {"do_sample": False, "use_cache": True, "eos_token_id": sorted(stop.end_ids), "pad_token_id": 0}
         out = target.model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=stop.max_new_tokens, **options, **more
         )
+        target.model.set_attn_implementation(ours)
         return int(out.shape[1]) - len(ids)
 
     found: dict[str, Callable[[list[int]], int]] = {

@@ -255,5 +255,5 @@ def _exact(screen: Output, calibration: Calibration, bank: Any, ids: list[int]) 
     pair = load(Output(quiet=True), config.model, config.heads, config.device, "float32")
     found = compare_with_plain(pair, bank, "auto", ids, calibration.stop)
     ratio = found.tokens_per_s / found.plain_tokens_per_s
-    screen.fields("side_by_side_float32", {"same_text": found.same_text, "tokens_per_step": found.tokens_per_step, "ratio": ratio},
-                  "The same prompt in float32:")  # fmt: skip
+    values = {"same_text": found.same_text, "tokens_per_step": found.tokens_per_step, "ratio": ratio}
+    screen.fields("side_by_side_float32", values, "The same prompt in float32:")

@@ -108,12 +108,13 @@ class TopologyBank:
         return value | {"format": FORMAT, "version": VERSION, "trees": [t.to_json() for t in self.trees], "policies": policies}
 
 
-def load_bank(path: Path) -> TopologyBank:
+def load_bank(path: Path | str) -> TopologyBank:
     """Read and check a bank.
 
     Raises:
         ArtefactError: missing, not a bank, another version, or a field that cannot be right; the message names the field.
     """
+    path = Path(path)
     value = read_json(path, "bank", "Make one with: entmtp run")
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ArtefactError(f"{path} is not a bank.", "Give a bank.json that entmtp wrote.")

@@ -49,3 +49,18 @@ def test_the_whole_path_from_prompts_to_a_bank_that_decodes(tmp_path: Path) -> N
     decoded = cli("decode", "--bank", out / "bank.json", "--max-new-tokens", 16, "--json", "Name three colours.")
     assert decoded.exit_code == 0, decoded.output
     assert json.loads(decoded.stdout)["text"].strip()
+
+
+def test_the_five_lines_of_the_readme_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Python block of the README, on a bank made here."""
+    root = Path(__file__).resolve().parent.parent
+    block = (root / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    out = tmp_path / "outputs" / "demo"
+    result = cli("run", "--out", out, "--search-prompts", 2, "--fit-prompts", 1, "--test-prompts", 1, "--max-new-tokens", 8,
+                 "--max-nodes", 4, "--trees", 1, "--recalibrate-prompts", 1, "--time-prompts", 1, "--rounds", 1, "--quiet")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("(") > 0
