@@ -58,8 +58,9 @@ def test_the_five_lines_of_the_readme_run(
     root = Path(__file__).resolve().parent.parent
     block = (root / "README.md").read_text().split("```python\n")[1].split("```")[0]
     out = tmp_path / "outputs" / "demo"
-    result = cli("run", "--out", out, "--search-prompts", 2, "--fit-prompts", 1, "--test-prompts", 1, "--max-new-tokens", 8,
-                 "--max-nodes", 4, "--trees", 1, "--recalibrate-prompts", 1, "--time-prompts", 1, "--rounds", 1, "--quiet")  # fmt: skip
+    small = ("--search-prompts", 2, "--fit-prompts", 1, "--test-prompts", 1, "--max-new-tokens", 8, "--max-nodes", 4)
+    stages = ("--trees", 1, "--recalibrate-prompts", 1, "--time-prompts", 1, "--rounds", 1, "--quiet")
+    result = cli("run", "--out", out, *small, *stages)
     assert result.exit_code == 0, result.output
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
