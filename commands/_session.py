@@ -43,11 +43,10 @@ def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tic
     from entmtp_calib.calibrate.pipeline import Calibration, begin
     from entmtp_calib.calibrate.splits import load_splits
     from entmtp_calib.engine.decoder import check_depth
-    from entmtp_calib.engine.loading import choose_placement
     from entmtp_calib.topology import chain
 
-    placement = choose_placement(config.device, config.dtype)
-    pair = load(out, config.model, config.heads, str(placement.device), placement.dtype_name)
+    pair = load(out, config.model, config.heads, config.device, config.dtype)
+    placement = pair.placement
     depth = min(DEFAULT_DEPTH, pair.heads.depth) if config.max_depth is None else config.max_depth
     check_depth(chain(depth), pair.heads)
     config = replace(config, device=str(placement.device), dtype=placement.dtype_name, max_depth=depth)
