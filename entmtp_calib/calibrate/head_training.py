@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,8 @@ def make_heads(
     train(heads, target, states, recipe.training, checkpoint, _reporter(recipe.training.steps, tick, say))
     heads.bind(target)
     made = judge([load_states(path) for path in files[-held:]], heads)
-    about = {"recipe": asdict(recipe), "trained_tokens": len(states), "hit_rates": made.hit_rates, "acceptance": made.acceptance,
+    named = replace(recipe, sources=tuple(replace(source, data=Path(source.data).name) for source in recipe.sources))
+    about = {"recipe": asdict(named), "trained_tokens": len(states), "hit_rates": made.hit_rates, "acceptance": made.acceptance,
              "held_out_tokens": made.positions, "base_name": target.name}  # fmt: skip
     save_heads(heads, out, target.identity, about)
     write_card(out, about, heads)
