@@ -235,11 +235,7 @@ def _side_by_side(screen: Output, calibration: Calibration) -> None:
     found = compare_with_plain(calibration.pair, bank, "auto", ids, calibration.stop)
     screen.text(f"\nHeld-out prompt {name}, decoded with the bank ({bank.recommended}) and without:")
     screen.text("\n".join("  " + line for line in found.text.splitlines()[:12]))
-    screen.fields("side_by_side", {
-        "prompt": name, "same_text": found.same_text, "tokens": found.tokens,
-        "tokens_per_step": found.tokens_per_step, "tokens_per_s_bank": found.tokens_per_s,
-        "tokens_per_s_plain": found.plain_tokens_per_s, "ratio": found.tokens_per_s / found.plain_tokens_per_s,
-    })  # fmt: skip
+    screen.fields("side_by_side", {"prompt": name} | _figures(found))
     if not found.same_text:
         where = f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart"
         screen.warn(f"{where} ({found.verdict})")
@@ -254,6 +250,16 @@ def _exact(screen: Output, calibration: Calibration, bank: Any, ids: list[int]) 
     config = calibration.config
     pair = load(Output(quiet=True), config.model, config.heads, config.device, "float32")
     found = compare_with_plain(pair, bank, "auto", ids, calibration.stop)
-    ratio = found.tokens_per_s / found.plain_tokens_per_s
-    values = {"same_text": found.same_text, "tokens_per_step": found.tokens_per_step, "ratio": ratio}
-    screen.fields("side_by_side_float32", values, "The same prompt in float32:")
+    screen.text("The same prompt in float32, where texts do not depend on rounding:")
+    screen.fields("side_by_side_float32", _figures(found))
+
+
+def _figures(found: Any) -> dict[str, Any]:
+    return {
+        "same_text": found.same_text,
+        "tokens": found.tokens,
+        "tokens_per_step": found.tokens_per_step,
+        "tokens_per_s_bank": found.tokens_per_s,
+        "tokens_per_s_plain": found.plain_tokens_per_s,
+        "ratio": found.tokens_per_s / found.plain_tokens_per_s,
+    }
