@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isnan
 from typing import Any
 
 from entmtp_calib.bank import BankTree, TopologyBank
@@ -122,5 +123,6 @@ def _evaluation(fitted: Fitted) -> dict[str, Any]:
         "arms_fit_tokens_per_s": dict(fitted.rates),
         "oracle_fit_tokens_per_s": fitted.oracle_fit,
         "oracle_test_tokens_per_s": fitted.oracle_test,
+        "signal_correlation": None if isnan(fitted.correlation) else fitted.correlation,
         "shared_draft_seconds": fitted.costs.shared,
     }

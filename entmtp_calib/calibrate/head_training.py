@@ -29,7 +29,7 @@ from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import look
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.evidence import Trace, mean_accept
-from entmtp_calib.storage import digest, read_json, to_json, write_atomically
+from entmtp_calib.storage import digest, to_json, write_atomically
 from entmtp_calib.template import encode
 from entmtp_calib.topology import chain, published_default
 
@@ -209,7 +209,6 @@ def _checkpoint(work: Path, target: Target, recipe: HeadRecipe, fresh: bool) -> 
         (folder / "checkpoint.pt").unlink()
     if not (folder / "recipe.json").exists():
         write_atomically(folder / "recipe.json", to_json(asdict(recipe)))
-    read_json(folder / "recipe.json", "recipe")
     return folder / "checkpoint.pt"
 
 

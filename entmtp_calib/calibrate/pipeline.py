@@ -132,7 +132,8 @@ class Calibration:
         if signal_depth(signal) > self.pair.heads.depth:
             raise UsageError(f"signal {signal} needs {signal_depth(signal)} heads and there are {self.pair.heads.depth}.")
         arms = [arm for arm in timed if arm.label != AR_AGAIN]
-        rates = replayed_rates(arms, self.traces("fit"))
+        fit_traces, test_traces = self.traces("fit"), self.traces("test")
+        rates = replayed_rates(arms, fit_traces)
         kept = hull(arms, rates)
         bank = [arm.topology for arm in kept]
         costs = Costs(
@@ -140,7 +141,7 @@ class Calibration:
             draft=tuple(arm.draft_seconds for arm in kept),
             shared=self._shared_draft_seconds(bank, signal),
         )
-        fit, test = (Replayer(bank, self.traces(part), signal) for part in ("fit", "test"))
+        fit, test = (Replayer(bank, traces, signal) for traces in (fit_traces, test_traces))
         fitted = fit_policies(signal, kept, rates, costs, fit, test, self.config.seed)
         bank_file = make_bank(
             self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),

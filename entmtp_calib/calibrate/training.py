@@ -54,8 +54,8 @@ class _FrozenHeadLoss(torch.autograd.Function):
     """Cross-entropy against a teacher through a frozen LM head, without keeping logits for the backward pass.
 
     Per position: `- sum_v p(v) log q(v)` over the draft vocabulary. The teacher's mass may be below 1 where the vocabulary is
-    reduced; such positions count less, which keeps q calibrated given that the token is in the vocabulary. Rows go in blocks
-    that stay in the processor's cache: whole-batch logits cost four times as much there.
+    reduced; such positions count less, which keeps q calibrated given that the token is in the vocabulary. Rows go in blocks,
+    which bounds the memory for logits.
 
     Arguments: states `[n, hidden]`, weight `[vocabulary, hidden]`, teacher probabilities `[m, vocabulary]`, and for each state
     its row among them, int64 `[n]`. Returns the sum over states.
@@ -110,7 +110,7 @@ def train(
     heads.float().requires_grad_(True).train()
     optimiser = torch.optim.AdamW(heads.parameters(), lr=config.rate, weight_decay=config.decay, betas=(0.9, 0.95))
     start = _resume(heads, optimiser, checkpoint)
-    starts = _chunk_starts(states, config.batch)
+    starts = _chunk_starts(states)
     for step in range(start, config.steps):
         for group in optimiser.param_groups:
             group["lr"] = config.rate_at(step)
@@ -130,7 +130,7 @@ def train(
 _CHUNK = 128
 
 
-def _chunk_starts(states: States, batch: int) -> Tensor:
+def _chunk_starts(states: States) -> Tensor:
     """Where pieces of consecutive positions begin: heads look ahead, so positions come in runs."""
     return torch.arange(0, max(1, len(states) - _CHUNK), _CHUNK)
 
