@@ -70,20 +70,17 @@ def test_the_standard_library_gives_named_once_whole_headers() -> None:
         ast.parse(header)
 
 
-@pytest.mark.xfail(strict=True, reason="str.splitlines also breaks at form feeds and the like, Python's parser does not")
 @pytest.mark.parametrize("mark", ["\x0c\n", "x = '\x85'\n", "x = '\u2028'\n", "# \x1c\n"])
 def test_characters_that_only_look_like_line_ends_do_not_shift_headers(tmp_path: Path, mark: str) -> None:
     assert headers(tmp_path, f"{mark}def f(a):\n    {DOC}\n    return a\n") == [f"def f(a):\n    {DOC}\n"]
 
 
-@pytest.mark.xfail(strict=True, reason="textwrap.dedent removes nothing if a docstring line starts in column 0")
 def test_a_method_whose_docstring_touches_the_margin_is_dedented(tmp_path: Path) -> None:
     source = 'class A:\n    def f(self, a):\n        """A documented function.\n\nat the margin\n        """\n        return a\n'
     (header,) = headers(tmp_path, source)
     assert header.startswith("def f(self, a):\n")
 
 
-@pytest.mark.xfail(strict=True, reason="the header of a function on one line is the whole line, body included")
 def test_a_function_on_one_line_gives_away_no_body(tmp_path: Path) -> None:
     found = headers(tmp_path, f"def f(a): {DOC}; return a\n")
     assert not any("return" in header for header in found)

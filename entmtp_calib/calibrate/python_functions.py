@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import sysconfig
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,17 +33,27 @@ def function_headers(folder: Path | None = None) -> Iterator[tuple[str, str]]:
             tree = ast.parse(source)
         except (OSError, ValueError, SyntaxError, MemoryError, RecursionError):
             continue
-        lines = source.splitlines()
+        lines = source.split("\n")  # str.splitlines would also break at form feeds and the like, which Python's parser does not
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and _worth_asking(node):
-                header = "\n".join(lines[node.lineno - 1 : node.body[0].end_lineno])
-                yield f"{relative}:{node.lineno} {node.name}", textwrap.dedent(header) + "\n"
+                header = lines[node.lineno - 1 : node.body[0].end_lineno]
+                yield f"{relative}:{node.lineno} {node.name}", "".join(_dedent(line, node.col_offset) + "\n" for line in header)
 
 
 def _worth_asking(node: ast.FunctionDef) -> bool:
-    """Documented, with a body to write, and short enough for a prompt."""
+    """Documented, with a body to write on lines of its own, and short enough for a prompt."""
     doc = ast.get_docstring(node)
     first = node.body[0]
     return bool(
-        doc and len(doc) > 20 and len(node.body) > 1 and node.args.args and (first.end_lineno or 0) - node.lineno < _MAX_LINES
+        doc
+        and len(doc) > 20
+        and len(node.body) > 1
+        and node.args.args
+        and (first.end_lineno or 0) - node.lineno < _MAX_LINES
+        and node.body[1].lineno > (first.end_lineno or 0)
     )
+
+
+def _dedent(line: str, margin: int) -> str:
+    """A line without at most `margin` leading blanks; a docstring may begin further left than its function."""
+    return line[min(margin, len(line) - len(line.lstrip())) :] if line.strip() else ""
