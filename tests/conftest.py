@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from entmtp_calib.engine.decoder import autoregressive
 from entmtp_calib.engine.heads import DraftHeads, HeadShape
 from entmtp_calib.engine.kv_cache import KVCache
+from entmtp_calib.engine.prefix import PrefixShape
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.topology import Topology
@@ -48,11 +49,12 @@ def target() -> Target:
 
 def random_heads(target: Target, architecture: str, heads: int = 4, seed: int = 1) -> DraftHeads:
     torch.manual_seed(seed)
-    made = DraftHeads(HeadShape(architecture, heads, 2, target.hidden_size, target.vocab_size, "own"))
+    prefix = PrefixShape(target.hidden_size, target.hidden_size // 2, 48) if architecture == "hydra++" else None
+    made = DraftHeads(HeadShape(architecture, heads, 2, target.hidden_size, target.vocab_size, "own", prefix=prefix))
     return made.requires_grad_(False).bind(target)
 
 
-@pytest.fixture(scope="session", params=["hydra", "medusa"])
+@pytest.fixture(scope="session", params=["hydra", "hydra++", "medusa"])
 def heads(request: pytest.FixtureRequest, target: Target) -> DraftHeads:
     return random_heads(target, request.param)
 
@@ -89,7 +91,19 @@ class TableModel(nn.Module):
         return SimpleNamespace(logits=logits, hidden_states=[hidden])
 
 
-class ScriptedDrafter:
+class Memoryless:
+    """The part of a drafter that looks at one state alone."""
+
+    max_positions = 2**31
+
+    def new_memory(self, capacity: int) -> None:
+        return None
+
+    def read(self, hidden: Tensor, start: int = 0, memory: KVCache | None = None) -> Tensor:
+        return hidden
+
+
+class ScriptedDrafter(Memoryless):
     """A drafter that knows the table and puts the true next token at a dictated rank.
 
     Args:

@@ -9,6 +9,7 @@ import torch
 from conftest import (
     END,
     VOCAB,
+    Memoryless,
     ScriptedDrafter,
     plain,
     random_heads,
@@ -60,7 +61,7 @@ def test_a_policy_switches_in_mid_run_and_the_text_stays(target: Target, heads: 
     assert [token for step in steps for token in step.tokens] == plain(target, [3, 1, 4], stop)
 
 
-class _Recital:
+class _Recital(Memoryless):
     """Knows one text of a real model: guesses wrongly at ranks below the dictated one and rightly there."""
 
     sequential = True
@@ -234,7 +235,7 @@ def test_the_signal_is_of_this_step(target: Target, heads: DraftHeads) -> None:
         with torch.inference_mode():
             out = target.prefill(ids, cache)
             value = out.logits[0, -1].softmax(-1).max()
-            context = heads.start(out.hidden[0, -1:], torch.tensor([step.tokens[0]]))
+            context = heads.start(heads.read(out.hidden[0])[-1:], torch.tensor([step.tokens[0]]))
             for head in range(2):
                 logits = heads.logits(head, context)
                 value = value * logits.softmax(-1).max()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from entmtp_calib.engine.head_files import load_heads, save_heads
 from entmtp_calib.engine.heads import DraftHeads, HeadShape
+from entmtp_calib.engine.prefix import PrefixShape
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError
 
@@ -199,11 +200,12 @@ def test_heads_of_another_width_or_vocabulary_are_refused(target: Target) -> Non
         DraftHeads(HeadShape("hydra", 2, 1, H, 50, "own")).bind(target)
 
 
-@pytest.mark.parametrize("architecture", ["hydra", "medusa"])
+@pytest.mark.parametrize("architecture", ["hydra", "hydra++", "medusa"])
 @pytest.mark.parametrize("reduced", [True, False])
 def test_our_own_layout_round_trips(tmp_path: Path, target: Target, architecture: str, reduced: bool) -> None:
     vocabulary = 40 if reduced else VOCAB
-    made = DraftHeads(HeadShape(architecture, 3, 2, H, vocabulary, "target", False, reduced)).requires_grad_(False)
+    prefix = PrefixShape(H, H, 40) if architecture == "hydra++" else None
+    made = DraftHeads(HeadShape(architecture, 3, 2, H, vocabulary, "target", False, reduced, prefix)).requires_grad_(False)
     if reduced:
         assert made.draft_ids is not None
         made.draft_ids.copy_(torch.arange(40) * 2)
@@ -213,7 +215,8 @@ def test_our_own_layout_round_trips(tmp_path: Path, target: Target, architecture
     assert loaded.base == "sha256:base"
     again = loaded.heads.bind(target)
     hidden, roots = torch.randn(4, H), torch.arange(4)
-    assert torch.allclose(made.logits(0, made.start(hidden, roots)), again.logits(0, again.start(hidden, roots)), atol=1e-3)
+    first, second = (heads.logits(0, heads.start(heads.read(hidden), roots)) for heads in (made, again))
+    assert torch.allclose(first, second, atol=1e-3)
     guesses = again.to_target_ids(torch.tensor([0, 5]))
     assert guesses.tolist() == ([0, 10] if reduced else [0, 5])
 
@@ -224,7 +227,7 @@ def test_drafting_equals_the_heads_run_by_hand(target: Target) -> None:
     from entmtp_calib.engine.layout import TreeLayout
     from entmtp_calib.topology import published_default
 
-    for architecture in ("hydra", "medusa"):
+    for architecture in ("hydra", "hydra++", "medusa"):
         heads = random_heads(target, architecture)
         layout = TreeLayout(published_default(), target.device)
         hidden, root = torch.randn(1, H), torch.tensor([17])

@@ -46,7 +46,7 @@ class Step:
 
 
 class _Root(NamedTuple):
-    """What the target says at the front of the text: its next token, that token's log probability, and its state."""
+    """What the target says at the front of the text: its next token, that token's log probability, and what drafts start from."""
 
     token: Tensor
     logp: Tensor
@@ -54,9 +54,10 @@ class _Root(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """A text after its prefill: its cache, committed length, stop rule and first root."""
+    """A text after its prefill: its caches (the target's, the drafter's), committed length, stop rule and first root."""
 
     cache: KVCache
+    memory: KVCache | None
     length: int
     stop: StopRule
     root: _Root
@@ -91,6 +92,8 @@ class Decoder:
         drafted = union([topologies[index] for index in policy.members] + [chain(self.signal_depth)])
         check_depth(drafted, drafter)
         self.drafted = TreeLayout(drafted, target.device)
+        self.reader = drafter if self.drafted.levels else None
+        self.max_positions = min(target.max_positions, self.reader.max_positions if self.reader else target.max_positions)
         self.rows = {index: layout.rows_in(self.drafted) for index, layout in self.layouts.items()}
         self.rows[NO_ROOM] = torch.zeros(1, dtype=torch.long, device=target.device)
 
@@ -110,15 +113,18 @@ class Decoder:
     def begin(self, prompt: Sequence[int], stop: StopRule) -> Generation:
         """Prefill: all that happens before the first draft."""
         stop = fit(stop, len(prompt), self.target)
-        cache = self.target.new_cache(len(prompt) + stop.max_new_tokens + self.drafted.rows)
+        capacity = len(prompt) + stop.max_new_tokens + self.drafted.rows
+        cache = self.target.new_cache(capacity)
+        memory = self.reader.new_memory(capacity) if self.reader else None
         out = self.target.prefill(torch.tensor([list(prompt)], device=self.target.device), cache)
-        root = self._root(out.logits[0, -1], out.hidden[0, -1], choose(out.logits[0, -1]))
-        return Generation(cache, len(prompt), stop, root)
+        states = self.read(out.hidden[0], 0, memory)
+        root = self._root(out.logits[0, -1], states[-1], choose(out.logits[0, -1]))
+        return Generation(cache, memory, len(prompt), stop, root)
 
     @torch.inference_mode()
     def resume(self, generation: Generation) -> Iterator[Step]:
         """The loop; it may be left after any step."""
-        cache, length, stop, root = generation
+        cache, memory, length, stop, root = generation
         written, index = 0, self.policy.members[0]
         draft = self.draft(root)
         token, _path, signal = self.fetch(root, draft, None)
@@ -128,9 +134,9 @@ class Decoder:
                 tokens, reason = stop.cut(written, [token])
                 yield Step(tuple(tokens), 0, index, signal, reason)
                 return
-            fits = length + self.layouts[index].depth < self.target.max_positions
+            fits = length + self.layouts[index].depth < self.max_positions
             chosen = index if fits else NO_ROOM
-            accepted, root = self.verify(chosen, draft, length, cache)
+            accepted, root = self.verify(chosen, draft, length, cache, memory)
             cache.commit(length, accepted.path)
             tree, draft = draft, self.draft(root)
             first, (token, path, next_signal) = token, self.fetch(root, draft, (tree.tokens[self.rows[chosen]], accepted))
@@ -142,12 +148,20 @@ class Decoder:
 
     def draft(self, root: _Root) -> Draft:
         """Guesses for every tree that the policy may choose, and the confidence along the greedy chain."""
-        if self.drafter is None or not self.drafted.levels:
+        if self.reader is None:
             return Draft(root.token, root.logp.new_zeros(0))
-        return draft_tree(self.drafter, self.drafted, root.hidden, root.token, confidence=self.signal_depth > 0)
+        return draft_tree(self.reader, self.drafted, root.hidden, root.token, confidence=self.signal_depth > 0)
 
-    def verify(self, index: int, draft: Draft, length: int, cache: KVCache) -> tuple[Accepted, _Root]:
-        """One forward of the root and the chosen tree's nodes; the accepted path and the next root."""
+    def read(self, hidden: Tensor, start: int, memory: KVCache | None) -> Tensor:
+        """What the drafter makes of the target's states at consecutive positions, `[rows, hidden]`."""
+        return hidden if self.reader is None else self.reader.read(hidden, start, memory)
+
+    def verify(self, index: int, draft: Draft, length: int, cache: KVCache, memory: KVCache | None) -> tuple[Accepted, _Root]:
+        """One forward of the root and the chosen tree's nodes; the accepted path and the next root.
+
+        The drafter reads the states along the path, which are true ones; rows behind the accepted part are written over by the
+        next step's.
+        """
         layout = self.bare if index == NO_ROOM else self.layouts[index]
         tokens = draft.tokens[self.rows[index]]
         slots = torch.arange(length, length + layout.rows, device=tokens.device)
@@ -157,7 +171,8 @@ class Decoder:
         out = self.target.forward(tokens[None], mask, (layout.depths + length)[None], cache)
         choices = choose(out.logits[0])
         accepted = accept(layout, tokens, choices)
-        return accepted, self._root(out.logits[0, accepted.row], out.hidden[0, accepted.row], choices[accepted.row])
+        states = self.read(out.hidden[0].index_select(0, accepted.path), length, memory)
+        return accepted, self._root(out.logits[0, accepted.row], states[accepted.length], choices[accepted.row])
 
     def fetch(self, root: _Root, draft: Draft, done: tuple[Tensor, Accepted] | None) -> tuple[int, list[int], float]:
         """The step's one transfer to the host.

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.layout import TreeLayout
 
 
@@ -23,6 +24,10 @@ class Drafter(Protocol):
     def vocabulary(self) -> int: ...
     @property
     def sequential(self) -> bool: ...
+    @property
+    def max_positions(self) -> int: ...
+    def new_memory(self, capacity: int) -> KVCache | None: ...
+    def read(self, hidden: Tensor, start: int = 0, memory: KVCache | None = None) -> Tensor: ...
     def start(self, hidden: Tensor, root: Tensor) -> Tensor: ...
     def extend(self, context: Tensor, tokens: Tensor) -> Tensor: ...
     def logits(self, level: int, context: Tensor) -> Tensor: ...
@@ -44,7 +49,7 @@ def draft_tree(drafter: Drafter, layout: TreeLayout, hidden: Tensor, root: Tenso
     """Fill every node of a layout: per level one forward, one top-k and one gather, whatever the number of nodes.
 
     Args:
-        hidden: the target's state that chose the root, `[1, hidden]`.
+        hidden: what the drafter read from the state that chose the root, `[1, hidden]`.
         root: the root's token id, int64 `[1]`.
         confidence: whether `chain_logp` is wanted; it is empty otherwise.
     """

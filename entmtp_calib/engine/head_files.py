@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from entmtp_calib.engine.heads import ARCHITECTURES, DraftHeads, HeadShape
+from entmtp_calib.engine.prefix import PrefixShape
 from entmtp_calib.errors import ArtefactError, did_you_mean
 from entmtp_calib.storage import read_json, to_json, write_atomically
 
@@ -148,8 +149,9 @@ def _own(config: dict[str, Any], tensors: Tensors) -> tuple[HeadShape, Tensors]:
     if config.get("version") != VERSION:
         raise ArtefactError(f"the heads have version {config.get('version')} and this tool reads {VERSION}.", "Update entmtp.")
     try:
-        shape = HeadShape(**config["shape"])
-    except (KeyError, TypeError):
+        prefix = config["shape"].get("prefix")
+        shape = HeadShape(**config["shape"] | {"prefix": PrefixShape(**prefix) if prefix else None})
+    except (KeyError, TypeError, AttributeError):
         raise ArtefactError("the head configuration lacks a field of its shape.", "Train or export the heads again.") from None
     numbers = (shape.heads, shape.layers, shape.hidden_size, shape.vocabulary)
     if not all(type(number) is int and 0 < number < 2**31 for number in numbers):

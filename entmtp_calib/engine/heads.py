@@ -1,7 +1,8 @@
-"""Draft heads as torch modules: Medusa (independent) and Hydra `mlp` (sequential), over the whole vocabulary or a part of it.
+"""Draft heads as torch modules: Medusa (independent), Hydra (sequential) and Hydra++ (sequential, behind a prefix layer).
 
-A head maps a context to logits of a guess. The same three methods (`start`, `extend`, `logits`) serve drafting, teacher-forced
-traces and training, so these cannot disagree. Knows nothing of files, trees or acceptance.
+A head maps a context to logits of a guess, over the whole vocabulary or a part of it. The same four methods (`read`, `start`,
+`extend`, `logits`) serve drafting, teacher-forced traces and training, so these cannot disagree. Knows nothing of files, trees or
+acceptance.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from entmtp_calib.engine.kv_cache import KVCache
+from entmtp_calib.engine.prefix import PrefixLayer, PrefixShape
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError
 
-ARCHITECTURES = ("hydra", "medusa")
+ARCHITECTURES = ("hydra", "hydra++", "medusa")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
     """What defines a set of heads, apart from its weights.
 
-    architecture: "hydra" or "medusa"; heads, layers: counts; hidden_size: width of the target's states;
+    architecture: "hydra", "hydra++" or "medusa"; heads, layers: counts; hidden_size: width of the target's states;
     vocabulary: rows of the LM heads, the target's vocabulary or the size of the draft vocabulary (0: not said, the target's);
     lm_heads: "target" (borrowed), "shared" (one in the file) or "own" (one per head);
-    lm_bias: whether LM heads in the file have a bias; reduced: whether `draft_ids` maps guesses to the target's ids.
+    lm_bias: whether LM heads in the file have a bias; reduced: whether `draft_ids` maps guesses to the target's ids;
+    prefix: sizes of the prefix layer, Hydra++ only.
     """
 
     architecture: str
@@ -36,6 +40,7 @@ class HeadShape:
     lm_heads: str = "target"
     lm_bias: bool = False
     reduced: bool = False
+    prefix: PrefixShape | None = None
 
 
 class ResBlock(nn.Module):
@@ -54,7 +59,8 @@ class DraftHeads(nn.Module):
     """A set of heads bound to a target's embedding and, where borrowed, its LM head.
 
     Head d (from 0) guesses the token d + 1 places after the root. A Hydra head sees the target's state and the embeddings of
-    the root and of the d guesses before it; a Medusa head sees the state alone.
+    the root and of the d guesses before it; a Medusa head sees the state alone. Hydra++ puts a prefix layer between the states
+    and the heads.
     """
 
     draft_ids: Tensor | None
@@ -63,9 +69,10 @@ class DraftHeads(nn.Module):
         super().__init__()
         self.shape = shape
         width = shape.hidden_size
+        self.prefix = PrefixLayer(width, shape.prefix) if shape.prefix else None
         self.heads = nn.ModuleList()
         for index in range(shape.heads):
-            inputs = (index + 2) * width if shape.architecture == "hydra" else width
+            inputs = (index + 2) * width if self.sequential else width
             self.heads.append(nn.Sequential(ResBlock(inputs, width), *(ResBlock(width, width) for _ in range(shape.layers - 1))))
         count = {"target": 0, "shared": 1, "own": shape.heads}[shape.lm_heads]
         self.lm_heads = nn.ModuleList(nn.Linear(width, shape.vocabulary, bias=shape.lm_bias) for _ in range(count))
@@ -86,7 +93,12 @@ class DraftHeads(nn.Module):
     @property
     def sequential(self) -> bool:
         """Whether a guess depends on the guesses before it."""
-        return self.shape.architecture == "hydra"
+        return self.shape.architecture != "medusa"
+
+    @property
+    def max_positions(self) -> int:
+        """Longest text that the heads were made for."""
+        return (self.shape.prefix and self.shape.prefix.max_positions) or 2**31
 
     def bind(self, target: Target) -> DraftHeads:
         """Move to the target's device and dtype and borrow what the file does not hold.
@@ -108,6 +120,9 @@ class DraftHeads(nn.Module):
                 f"the heads guess among {largest} tokens and {target.name} has {target.vocab_size}.",
                 "They were made for another vocabulary, or lack the map of a reduced one.",
             )
+        if self.prefix is not None:
+            self.prefix.complete(*target.layer_shape)
+            self.shape = replace(shape, prefix=self.prefix.shape)
         self.to(target.device, target.dtype)
         # Detached, because a module would take a Parameter for its own and convert or save it.
         self._embedding = target.embedding.weight.detach()
@@ -118,11 +133,27 @@ class DraftHeads(nn.Module):
             self._borrowed = (borrowed[0], borrowed[1])
         return self
 
+    def new_memory(self, capacity: int) -> KVCache | None:
+        """What `read` keeps of a text of at most `capacity` tokens; None for heads that look at one state alone."""
+        return None if self.prefix is None else KVCache(1, capacity)
+
+    def read(self, hidden: Tensor, start: int = 0, memory: KVCache | None = None) -> Tensor:
+        """What guesses start from, for consecutive tokens: the target's states, behind the prefix layer where there is one.
+
+        Args:
+            hidden: the target's true states, `[rows, hidden]` or `[batch, rows, hidden]`.
+            start: position of the first row, and how many rows the memory holds.
+            memory: of `new_memory`; rows from `start` on are written anew. None for a whole text at once.
+        """
+        if self.prefix is None:
+            return hidden
+        return self.prefix(hidden, start, memory) if hidden.ndim == 3 else self.prefix(hidden[None], start, memory)[0]
+
     def start(self, hidden: Tensor, root: Tensor) -> Tensor:
         """Context of the first head.
 
         Args:
-            hidden: the target's state that chose the root, `[rows, hidden]`.
+            hidden: what `read` gave for the state that chose the root, `[rows, hidden]`.
             root: token ids, int64 `[rows]`.
 
         Returns:

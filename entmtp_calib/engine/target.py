@@ -71,6 +71,15 @@ class Target:
         """What the weights are."""
         return self.embedding.weight.dtype
 
+    @property
+    def layer_shape(self) -> tuple[int, float, float]:
+        """Columns of an attention head, base of the rotary embedding and epsilon of the norms: what a head file may leave out."""
+        config = _text_config(self.model.config)
+        rope = getattr(config, "rope_parameters", None) or {}
+        theta = rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0
+        columns = getattr(config, "head_dim", None) or self.hidden_size // int(config.num_attention_heads)
+        return int(columns), float(theta), float(getattr(config, "rms_norm_eps", None) or 1e-6)
+
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache of `capacity` slots for this model, and one of scratch."""
         return KVCache(self.layers, capacity + 1)

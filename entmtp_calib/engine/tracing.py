@@ -31,7 +31,7 @@ def trace_text(target: Target, drafter: Drafter, prompt_id: str, prompt: Sequenc
     out = target.forward(ids, mask[None, None], columns[None], keep=keep)
     logits = out.logits[0].float()
     tokens = ids[0, len(prompt) :]
-    ranks, margins, chain, firsts = look(drafter, out.hidden[0, keep], tokens)
+    ranks, margins, chain, firsts = look(drafter, drafter.read(out.hidden[0])[keep], tokens)
     logp = logits - logits.logsumexp(-1, keepdim=True)
     return Trace(
         prompt_id=prompt_id,
@@ -49,7 +49,7 @@ def look(drafter: Drafter, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tens
     """Ranks, margins, chain confidence and first guesses of every head at every position.
 
     Args:
-        hidden: the state that chose each token, `[n, hidden]`.
+        hidden: what the drafter read from the state that chose each token, `[n, hidden]`.
         tokens: int64 `[n]`.
 
     Returns:
