@@ -17,6 +17,7 @@ from .bank_show import show
 from .bank_verify import verify
 from .decode import decode
 from .env import env
+from .export_heads import export_heads
 from .pipeline import fit_thresholds, recalibrate, run, search, time
 from .train_heads import train_heads
 
@@ -42,6 +43,7 @@ COMMANDS: list[tuple[str, Callable[..., None], str]] = [
     ("show", show, _USE),
     ("env", env, _USE),
     ("train-heads", train_heads, _USE),
+    ("export-heads", export_heads, _USE),
 ]
 for _name, _command, _panel in COMMANDS:
     app.command(_name, rich_help_panel=_panel)(guarded(_command))

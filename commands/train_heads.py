@@ -18,13 +18,16 @@ def train_heads(
     out: Annotated[Path, typer.Option(help="Folder for the heads; work files go to OUT/work.")],
     prompts: Annotated[list[str], typer.Option(help="TASK, TASK:COUNT or TASK=FILE:COUNT; may be repeated.")],
     base: Annotated[str, typer.Option(help="Target to train for; see --model of run.", envvar="ENTMTP_MODEL")] = "smollm2",
-    architecture: Annotated[str, typer.Option(help="hydra or medusa.")] = "hydra",
+    architecture: Annotated[str, typer.Option(help="hydra, hydra++ or medusa.")] = "hydra",
     heads: Annotated[int, typer.Option(help="Number of heads.", min=1, max=9)] = 4,
     layers: Annotated[int, typer.Option(help="Blocks per head.", min=1)] = 2,
     vocabulary: Annotated[int, typer.Option(help="Most frequent tokens that heads guess among; 0 for all.", min=0)] = 0,
     tokens: Annotated[int, typer.Option(help="Stop writing after this many tokens.", min=1)] = 1_000_000,
     max_prompt: Annotated[int, typer.Option(help="Longest prompt in tokens.", min=1)] = 320,
     max_new_tokens: opt.MaxNewTokens = 256,
+    temperature: Annotated[float, typer.Option(help="At which the target writes; 0 is greedy.", min=0)] = 0.0,
+    labels: Annotated[str, typer.Option(help="soft: the target's distribution; hard: the tokens it wrote.")] = "soft",
+    depth_weights: Annotated[str, typer.Option(help="Weights of the heads' losses; the last for all deeper heads.")] = "1",
     steps: Annotated[int, typer.Option(help="Optimiser steps.", min=1)] = 3000,
     batch: Annotated[int, typer.Option(help="Positions per step.", min=1)] = 2048,
     rate: Annotated[float, typer.Option(help="Peak learning rate.", min=0)] = 1e-3,
@@ -38,24 +41,42 @@ def train_heads(
 ) -> None:
     """Distil and train draft heads for a target. Every part resumes where it was killed.
 
-    The target writes greedily; the last thirtieth of the text (at least one shard) is held out and judged at the end.
+    The target writes; the last thirtieth of the text (at least one shard) is held out and judged while training goes on and at
+    the end.
+
+    Example: entmtp train-heads --out my-heads --base my-model --architecture hydra++ --prompts sharegpt:4000
     """
+    from entmtp_calib.calibrate.head_judging import calibration_error
     from entmtp_calib.calibrate.head_training import HeadRecipe, make_heads, parse_source
     from entmtp_calib.calibrate.training import TrainingConfig
+    from entmtp_calib.engine.heads import ARCHITECTURES
 
     screen = Output(json, quiet)
     sources = tuple(parse_source(text) for text in prompts)
-    if architecture not in ("hydra", "medusa"):
-        raise UsageError(f"unknown architecture {architecture!r}.", "Known: hydra, medusa.")
+    for given, known, what in ((architecture, ARCHITECTURES, "architecture"), (labels, ("soft", "hard"), "labels")):
+        if given not in known:
+            raise UsageError(f"unknown {what} {given!r}.", f"Known: {', '.join(known)}.")
     recipe = HeadRecipe(architecture, heads, layers, vocabulary, sources, tokens, max_prompt, max_new_tokens, seed,
-                        TrainingConfig(steps=steps, batch=batch, rate=rate, seed=seed))  # fmt: skip
+                        TrainingConfig(steps=steps, batch=batch, rate=rate, seed=seed, labels=labels,
+                                       depth_weights=_weights(depth_weights)), temperature)  # fmt: skip
     pair = load(screen, base, None, device, dtype)
     with screen.progress() as tick:
         made = make_heads(pair.target, pair.tokenizer, recipe, out, work or out / "work", tick, screen.say, fresh)
-    columns = (Column("head", "head"), *(Column(f"top{k}", f"top {k}", ".3f") for k in (1, 2, 4, 10)))
-    screen.table(
-        Table("hit_rates", f"Hit rates on {made.positions} held-out tokens, given the true prefix", columns, made.hit_rates)
-    )
+    rows = [row | {"error": calibration_error(made.reliability, int(row["head"]))} for row in made.hit_rates]
+    columns = (Column("head", "head"), *(Column(f"top{k}", f"top {k}", ".3f") for k in (1, 2, 4, 10)),
+               Column("error", "calibration error", ".3f"))  # fmt: skip
+    screen.table(Table("hit_rates", f"Hit rates on {made.positions} held-out tokens, given the true prefix", columns, rows))
     screen.fields("acceptance", made.acceptance, "Mean accepted drafts per step, held-out, greedy")
+    screen.keep(reliability=made.reliability)
     screen.say(f"heads: {out}")
     screen.finish("train-heads")
+
+
+def _weights(text: str) -> tuple[float, ...]:
+    try:
+        weights = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        weights = ()
+    if not weights or not all(0 <= weight < float("inf") for weight in weights) or not any(weights):
+        raise UsageError(f"--depth-weights {text!r} is not a list of weights.", "For example: 1,0.8,0.6.")
+    return weights

@@ -152,3 +152,9 @@ class Journal:
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value, `sha256:…`."""
     return "sha256:" + hashlib.sha256(to_json(value)).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, `sha256:…`."""
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()

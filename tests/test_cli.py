@@ -295,10 +295,10 @@ def test_a_killed_training_ends_in_the_same_heads(tmp_path: Path, tiny_folder: P
     words = _command("train-heads", "--out", out, "--base", tiny_folder, "--prompts", prompt_file, "--heads", 3, "--layers", 1,
                      "--max-new-tokens", 24, "--steps", 250, "--batch", 1024, "--rate", 0.003,
                  "--dtype", "float32", "--quiet")  # fmt: skip
-    for marker in ("text/00000.npz", "states/00000.safetensors"):
+    for marker in ("text/00000.npz", "states/00000.safetensors", "training-*/checkpoint.pt"):
         process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while not (out / "work" / marker).exists() and process.poll() is None and time.monotonic() < deadline:
+        while not list((out / "work").glob(marker)) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()

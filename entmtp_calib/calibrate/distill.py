@@ -38,14 +38,17 @@ def distill(
     *,
     batch: int = 64,
     tokens: int | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
     on_shard: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
-    """Let the target continue every prompt greedily, shard by shard.
+    """Let the target continue every prompt, shard by shard.
 
     Args:
         prompts: token ids; shard k holds prompts `256 k … 256 k + 255`.
         folder: where the shards are; those that are there are not written again.
         tokens: stop after the shard that reaches this many written tokens; None for all prompts.
+        temperature, seed: 0 for greedy text, else sampled; a prompt's noise depends on its tokens and the seed.
         on_shard: called with (shards done, tokens written so far).
 
     Returns:
@@ -59,13 +62,13 @@ def distill(
     for start in range(0, len(prompts), SHARD_PROMPTS):
         path = folder / f"{start // SHARD_PROMPTS:05d}.npz"
         members = prompts[start : start + SHARD_PROMPTS]
-        key = _key(members, stop)
+        key = _key(members, stop, (temperature, seed) if temperature else ())
         if path.exists():
             shard = load_arrays(path, "shard of distilled text")
             if shard["key"].tobytes() != key:
                 raise ArtefactError(f"{path} was distilled from other prompts.", "Use another folder, or --fresh.")
         else:
-            shard = _write_shard(target, members, stop, batch) | {"key": np.frombuffer(key, np.uint8)}
+            shard = _write_shard(target, members, stop, batch, temperature, seed) | {"key": np.frombuffer(key, np.uint8)}
             save_arrays(path, shard)
         paths.append(path)
         total += int(shard["written_lengths"].sum())
@@ -84,8 +87,11 @@ def read_shard(path: Path) -> list[Text]:
     return [Text(prompt, text) for prompt, text in zip(prompts, written, strict=True)]
 
 
-def _write_shard(target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batch: int) -> dict[str, np.ndarray]:
-    texts = dict(write(target, prompts, stop, batch))
+def _write_shard(
+    target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batch: int, temperature: float, seed: int
+) -> dict[str, np.ndarray]:
+    seeds = [int.from_bytes(_key([prompt], stop, (seed,))[:7]) for prompt in prompts]
+    texts = dict(write(target, prompts, stop, batch, temperature, seeds))
     written = [texts[index] for index in range(len(prompts))]
     return {
         "prompts": np.concatenate([np.asarray(prompt, np.uint32) for prompt in prompts]),
@@ -95,6 +101,6 @@ def _write_shard(target: Target, prompts: Sequence[Sequence[int]], stop: StopRul
     }
 
 
-def _key(prompts: Sequence[Sequence[int]], stop: StopRule) -> bytes:
-    text = repr(([list(map(int, prompt)) for prompt in prompts], sorted(stop.end_ids), stop.max_new_tokens))
+def _key(prompts: Sequence[Sequence[int]], stop: StopRule, more: tuple[float, ...]) -> bytes:
+    text = repr(([list(map(int, prompt)) for prompt in prompts], sorted(stop.end_ids), stop.max_new_tokens, *more))
     return hashlib.sha256(text.encode()).digest()

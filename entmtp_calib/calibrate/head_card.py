@@ -7,66 +7,100 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from entmtp_calib.engine.heads import DraftHeads
+from entmtp_calib.calibrate.head_judging import HIT_RANKS, calibration_error
+from entmtp_calib.engine.heads import HeadShape
 from entmtp_calib.provenance import versions
 from entmtp_calib.storage import write_atomically
 
+_NAMES = {"hydra": "Hydra", "hydra++": "Hydra++", "medusa": "Medusa"}
+_LABELS = {"soft": "the target's own distribution", "hard": "the tokens that it wrote"}
 
-def write_card(folder: Path, about: dict[str, Any], heads: DraftHeads) -> None:
+
+def write_card(folder: Path, about: dict[str, Any], shape: HeadShape, parameters: int) -> None:
     """Write `README.md` beside the weights.
 
     Args:
         about: recipe and figures, as in the heads' configuration.
+        shape: what the heads are; parameters: how many trained numbers they have.
     """
-    recipe = about["recipe"]
+    among = f"the {shape.vocabulary} tokens most frequent in the text" if shape.reduced else "the whole vocabulary"
+    head = f"""# {folder.name}
+
+{_NAMES[shape.architecture]} heads for {about["base_name"]}: {shape.heads} heads of {shape.layers} blocks,
+{parameters / 1e6:.1f} M parameters, guessing among {among}; the LM head is the target's.
+"""
+    write_atomically(folder / "README.md", "\n".join((head, _origin(about), _figures(about), _calibration(about))).encode())
+
+
+def _origin(about: dict[str, Any]) -> str:
+    recipe, known = about["recipe"], versions()
+    training = recipe["training"]
     sources = "".join(
         f"- {s['task']}{' (' + Path(s['data']).name + ')' if s['data'] else ''}: up to {s['count'] or 'all'} prompts\n"
         for s in recipe["sources"]
     )
-    shape = heads.shape
-    parameters = sum(value.numel() for value in heads.parameters())
-    among = f"the {shape.vocabulary} tokens most frequent in the text" if shape.reduced else "the whole vocabulary"
-    rows = "".join(
-        f"| {row['head']} | " + " | ".join(f"{row[f'top{k}']:.3f}" for k in (1, 2, 4, 10)) + " |\n" for row in about["hit_rates"]
-    )
-    accepts = "".join(f"| {name.replace('_', ' ')} | {value:.3f} |\n" for name, value in about["acceptance"].items())
+    manner = f"at temperature {recipe['temperature']:g}" if recipe["temperature"] else "greedily"
     command = " ".join(shlex.quote(_local(word)) for word in ["entmtp", *sys.argv[1:]])
-    known = versions()
-    training = recipe["training"]
-    text = f"""# {folder.name}
+    return f"""## How they were made
 
-{shape.architecture.capitalize()} heads for {about["base_name"]}: {shape.heads} heads of {shape.layers} blocks,
-{parameters / 1e6:.1f} M parameters, guessing among {among}; the LM head is the target's.
-
-## How they were made
-
-The target wrote the text itself, greedily, at most {recipe["max_new_tokens"]} tokens after each prompt. Prompts came from
+The target wrote the text itself, {manner}, at most {recipe["max_new_tokens"]} tokens after each prompt. Prompts came from
 
 {sources}
 and gave {about["trained_tokens"]} tokens for training and {about["held_out_tokens"]} judged ones that training did not see.
-The loss is the cross-entropy against the target's own distribution;
-{training["steps"]} steps of {training["batch"]} positions, peak rate {training["rate"]}.
+The loss is the cross-entropy against {_LABELS[training["labels"]]};
+{training["steps"]} steps of {training["batch"]} tokens, peak rate {training["rate"]}, {_minutes(about)}.
 
     {command}
 
 torch {known.get("torch", "?")}, transformers {known.get("transformers", "?")}, entmtp {known.get("entmtp", "?")}.
+"""
 
-## Hit rates
+
+def _figures(about: dict[str, Any]) -> str:
+    rates = ([row["head"], *(f"{row[f'top{k}']:.3f}" for k in HIT_RANKS)] for row in about["hit_rates"])
+    accepts = ([name.replace("_", " "), f"{value:.3f}"] for name, value in about["acceptance"].items())
+    return f"""## Hit rates
 
 Held-out text, given the true prefix: share of positions with the true token among the first k guesses.
 
-| head | top 1 | top 2 | top 4 | top 10 |
-|---|---|---|---|---|
-{rows}
+{_table(["head", *(f"top {k}" for k in HIT_RANKS)], rates)}
 Mean accepted drafts per step, root excluded, greedy, by replay on the same text:
 
-| tree | mean accept |
-|---|---|
-{accepts}"""
-    write_atomically(folder / "README.md", text.encode())
+{_table(["tree", "mean accept"], accepts)}
+`chain` is the greedy chain at the steps of its own rollout; `chain anywhere` is its mean over all positions, which is larger,
+because a rollout takes its next step where the chain before it failed. `tree 16` was grown on one half of the texts and judged on
+the other.
+"""
+
+
+def _calibration(about: dict[str, Any]) -> str:
+    rows = about["reliability"]
+    lines = []
+    for depth in sorted({int(row["depth"]) for row in rows}):
+        came = {round(row["low"] * 10): row["came_true"] for row in rows if row["depth"] == depth}
+        cells = [f"{came[place]:.2f}" if place in came else "-" for place in range(10)]
+        lines.append([depth, *cells, f"{calibration_error(rows, depth):.3f}"])
+    return f"""## Calibration
+
+What the heads say of their greedy chain to depth d (the product of their top-1 probabilities) against the share that came true:
+
+{_table(["depth", *(f"said 0.{low}–" for low in range(10)), "error"], lines)}
+`error` is the mean distance between the two.
+"""
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines)
+
+
+def _minutes(about: dict[str, Any]) -> str:
+    seconds = about["training_seconds"]
+    return f"{seconds} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def _local(word: str) -> str:

@@ -1,12 +1,14 @@
 """From prompts to heads on disk: distil, keep the states, train, judge on held-out text, write the card.
 
-Ties together `distill`, `states` and `training`. Each part resumes; the same recipe gives the same heads.
+Ties together `distill`, `states`, `training` and `head_judging`. Each part resumes; the same recipe gives the same heads.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,27 +17,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from entmtp_calib.calibrate.distill import distill
+from entmtp_calib.calibrate.distill import distill, read_shard
 from entmtp_calib.calibrate.head_card import write_card
+from entmtp_calib.calibrate.head_judging import HeadFigures, calibration_error, judge, traces_of
 from entmtp_calib.calibrate.pipeline import Tick
 from entmtp_calib.calibrate.prompts import load_prompts
-from entmtp_calib.calibrate.search import grow
-from entmtp_calib.calibrate.states import States, extract, load_states
+from entmtp_calib.calibrate.states import StateFiles, extract
 from entmtp_calib.calibrate.training import TrainingConfig, frequent_ids, initialise, train
 from entmtp_calib.engine.head_files import save_heads
 from entmtp_calib.engine.heads import DraftHeads, HeadShape
+from entmtp_calib.engine.prefix import PrefixShape
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
-from entmtp_calib.engine.tracing import look
 from entmtp_calib.errors import ArtefactError, UsageError
-from entmtp_calib.evidence import Trace, mean_accept
 from entmtp_calib.storage import digest, to_json, write_atomically
 from entmtp_calib.template import encode
-from entmtp_calib.topology import chain, published_default
 
 _HELD_OUT_SHARE = 30  # one shard in thirty, at least one, is kept from training
-_JUDGED_TEXTS = 160
-HIT_RANKS = (1, 2, 4, 10)
+_JUDGED_TEXTS = 256
+_WATCHED_TEXTS = 40  # of the held-out ones, judged while training goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class HeadRecipe:
-    """Everything that trained heads depend on, apart from the target."""
+    """Everything that trained heads depend on, apart from the target.
+
+    vocabulary: tokens that heads guess among, 0 for all; tokens: how many the target writes; temperature: at which it writes.
+    """
 
     architecture: str
     heads: int
@@ -61,19 +64,7 @@ class HeadRecipe:
     max_new_tokens: int
     seed: int
     training: TrainingConfig
-
-
-@dataclass(frozen=True, slots=True)
-class MadeHeads:
-    """What held-out text says of trained heads.
-
-    hit_rates: per head, share of positions with the true token among the first k guesses; acceptance: mean accepted drafts per
-    step of a greedy chain, a 16-node tree and the published default; positions: held-out tokens judged.
-    """
-
-    hit_rates: list[dict[str, float]]
-    acceptance: dict[str, float]
-    positions: int
+    temperature: float = 0.0
 
 
 def parse_source(text: str) -> Source:
@@ -97,7 +88,7 @@ def make_heads(
     tick: Tick,
     say: Callable[[str], None],
     fresh: bool = False,
-) -> MadeHeads:
+) -> HeadFigures:
     """Make heads by a recipe; parts that are in `work` already are used.
 
     Args:
@@ -108,28 +99,23 @@ def make_heads(
     Raises:
         ArtefactError: fewer than two shards of text, or a checkpoint of another recipe.
     """
-    prompts = training_prompts(recipe, tokenizer)
-    say(f"writing up to {recipe.tokens} tokens after {len(prompts)} prompts")
-    stop = StopRule(target.end_ids, recipe.max_new_tokens)
-    shards = distill(target, prompts, stop, work / "text", tokens=recipe.tokens,
-                     on_shard=lambda _done, written: tick("write", min(written, recipe.tokens), recipe.tokens))  # fmt: skip
+    shards, held = _texts(target, tokenizer, recipe, work, tick, say)
     files = extract(target, shards, work / "states", lambda done: tick("states", done, len(shards)))
-    held = max(1, len(files) // _HELD_OUT_SHARE)
-    if len(files) <= held:
-        raise ArtefactError(f"{len(files)} shard of text is too little: one is held out.", "Give more prompts or tokens.")
-    states = _join([load_states(path) for path in files[:-held]])
-    say(f"training on {len(states)} tokens")
-    heads = _new_heads(target, recipe, states)
-    checkpoint = _checkpoint(work, target, recipe, fresh)
-    train(heads, target, states, recipe.training, checkpoint, _reporter(recipe.training.steps, tick, say))
+    states, unseen = StateFiles(files[:-held]), StateFiles(files[-held:])
+    say(f"training on {sum(states.sizes)} tokens, {sum(unseen.sizes)} held out")
+    heads = _new_heads(target, recipe, shards[:-held], states)
+    folder = _folder(work, target, recipe, fresh)
+    reporter = _Reporter(recipe.training.steps, heads, target, unseen, folder, tick, say)
+    seconds = train(heads, target, states, recipe.training, folder / "checkpoint.pt", reporter)
     heads.bind(target)
-    made = judge([load_states(path) for path in files[-held:]], heads)
+    figures = judge(traces_of(unseen, heads, _JUDGED_TEXTS))
     named = replace(recipe, sources=tuple(replace(source, data=Path(source.data).name) for source in recipe.sources))
-    about = {"recipe": asdict(named), "trained_tokens": len(states), "hit_rates": made.hit_rates, "acceptance": made.acceptance,
-             "held_out_tokens": made.positions, "base_name": target.name}  # fmt: skip
+    about = {"recipe": asdict(named), "trained_tokens": sum(states.sizes), "hit_rates": figures.hit_rates,
+             "acceptance": figures.acceptance, "reliability": figures.reliability, "held_out_tokens": figures.positions,
+             "base_name": target.name, "training_seconds": round(seconds)}  # fmt: skip
     save_heads(heads, out, target.identity, about)
-    write_card(out, about, heads)
-    return made
+    write_card(out, about, heads.shape, sum(value.numel() for value in heads.parameters()))
+    return figures
 
 
 def training_prompts(recipe: HeadRecipe, tokenizer: Any) -> list[list[int]]:
@@ -143,88 +129,83 @@ def training_prompts(recipe: HeadRecipe, tokenizer: Any) -> list[list[int]]:
     return [ids for _key, ids in sorted(found)]
 
 
-def judge(held_out: list[States], heads: DraftHeads) -> MadeHeads:
-    """Hit rates and acceptance on texts that training did not see; the 16-node tree is grown on one half, judged on the other."""
-    traces = [trace for states in held_out for trace in _traces(states, heads)]
-    ranks = np.concatenate([trace.ranks for trace in traces])
-    rows = []
-    for head in range(heads.depth):
-        known = ranks[ranks[:, head] >= 0, head]
-        rows.append({"head": head + 1} | {f"top{k}": float((known < k).mean()) for k in HIT_RANKS})
-    half = len(traces) // 2
-    tree = grow(traces[:half], 16, heads.depth).order
-    acceptance = {"chain": mean_accept(chain(heads.depth), traces), "tree_16": mean_accept(tree, traces[half:])}
-    if published_default().depth <= heads.depth:
-        acceptance["default_63"] = mean_accept(published_default(), traces)
-    return MadeHeads(rows, acceptance, len(ranks))
+def _texts(
+    target: Target, tokenizer: Any, recipe: HeadRecipe, work: Path, tick: Tick, say: Callable[[str], None]
+) -> tuple[list[Path], int]:
+    """Shards of written text, and how many of the last ones are held out."""
+    prompts = training_prompts(recipe, tokenizer)
+    say(f"writing up to {recipe.tokens} tokens after {len(prompts)} prompts")
+    stop = StopRule(target.end_ids, recipe.max_new_tokens)
+    shards = distill(target, prompts, stop, work / "text", tokens=recipe.tokens, temperature=recipe.temperature, seed=recipe.seed,
+                     on_shard=lambda _done, written: tick("write", min(written, recipe.tokens), recipe.tokens))  # fmt: skip
+    held = max(1, len(shards) // _HELD_OUT_SHARE)
+    if len(shards) <= held:
+        raise ArtefactError(f"{len(shards)} shard of text is too little: one is held out.", "Give more prompts or tokens.")
+    return shards, held
 
 
-@torch.inference_mode()
-def _traces(states: States, heads: DraftHeads) -> list[Trace]:
-    ends = (states.left == 0).nonzero()[:_JUDGED_TEXTS, 0].tolist()
-    traces, start = [], 0
-    device = heads.lm_weight().device
-    for end in ends:
-        rows = slice(start, end + 1)
-        tokens = states.tokens[rows].to(device)
-        ranks, margins, chain_logp, firsts = look(heads, states.hidden[rows].to(device), tokens)
-        blank = np.zeros(len(tokens), np.float32)
-        traces.append(
-            Trace(
-                prompt_id="",
-                tokens=_numpy(tokens),
-                ranks=_numpy(ranks),
-                margins=margins.cpu().numpy(),
-                root_logp=blank,
-                entropy=blank,
-                chain_logp=chain_logp.cpu().numpy(),
-                first_guesses=_numpy(firsts),
-            )
-        )
-        start = end + 1
-    return traces
-
-
-def _numpy(values: torch.Tensor) -> np.ndarray:
-    return values.cpu().numpy().astype(np.int32)
-
-
-def _new_heads(target: Target, recipe: HeadRecipe, states: States) -> DraftHeads:
-    vocabulary = recipe.vocabulary or target.vocab_size
+def _new_heads(target: Target, recipe: HeadRecipe, shards: list[Path], states: StateFiles) -> DraftHeads:
+    vocabulary = min(recipe.vocabulary or target.vocab_size, target.vocab_size)
     reduced = vocabulary < target.vocab_size
-    heads = DraftHeads(HeadShape(recipe.architecture, recipe.heads, recipe.layers, target.hidden_size,
-                                 min(vocabulary, target.vocab_size), "target", False, reduced))  # fmt: skip
+    shape = HeadShape(recipe.architecture, recipe.heads, recipe.layers, target.hidden_size, vocabulary, reduced=reduced,
+                      prefix=_prefix_shape(target) if recipe.architecture == "hydra++" else None)  # fmt: skip
+    heads = DraftHeads(shape)
     if reduced:
         assert heads.draft_ids is not None
-        heads.draft_ids.copy_(frequent_ids([states], vocabulary, target.vocab_size))
-    initialise(heads)
-    return heads.bind(target)
+        written = (torch.from_numpy(text.written) for shard in shards for text in read_shard(shard))
+        heads.draft_ids.copy_(frequent_ids(written, vocabulary, target.vocab_size))
+    heads.bind(target)
+    initialise(heads.float(), states[0], recipe.seed)
+    return heads
 
 
-def _checkpoint(work: Path, target: Target, recipe: HeadRecipe, fresh: bool) -> Path:
-    """The checkpoint of this recipe; another recipe in the same folder has another."""
+def _prefix_shape(target: Target) -> PrefixShape:
+    """A prefix layer as wide as the target's own layers."""
+    columns, theta, eps = target.layer_shape
+    keys, inner = target.layer_widths
+    queries = target.hidden_size // columns * columns
+    return PrefixShape(queries, keys if queries % keys == 0 else queries, inner, columns, theta, eps)
+
+
+def _folder(work: Path, target: Target, recipe: HeadRecipe, fresh: bool) -> Path:
+    """Where progress of this recipe is kept; another recipe in the same folder has another."""
     key = digest({"recipe": asdict(recipe), "target": target.identity, "dtype": str(target.dtype)}).removeprefix("sha256:")
     folder = work / f"training-{key[:12]}"
     if fresh and (folder / "checkpoint.pt").exists():
         (folder / "checkpoint.pt").unlink()
     if not (folder / "recipe.json").exists():
         write_atomically(folder / "recipe.json", to_json(asdict(recipe)))
-    return folder / "checkpoint.pt"
+    return folder
 
 
-def _reporter(steps: int, tick: Tick, say: Callable[[str], None]) -> Callable[[int, list[float]], None]:
-    recent: list[list[float]] = []
+class _Reporter:
+    """Follows a training: losses every hundred steps, held-out figures every four hundred and at the end."""
 
-    def report(step: int, losses: list[float]) -> None:
-        recent.append(losses)
-        tick("train", step, steps)
-        if step % 100 == 0 or step == steps:
-            means = np.mean(recent, 0)
-            say(f"step {step}: loss per head in nats {', '.join(f'{loss:.3f}' for loss in means)}")
-            recent.clear()
+    def __init__(self, steps: int, heads: DraftHeads, target: Target, unseen: StateFiles, folder: Path,
+                 tick: Tick, say: Callable[[str], None]) -> None:  # fmt: skip
+        self.steps, self.heads, self.target, self.unseen = steps, heads, target, unseen
+        self.curve, self.tick, self.say = folder / "curve.jsonl", tick, say
+        self.recent: list[list[float]] = []
+        self.started = time.perf_counter()
 
-    return report
+    def __call__(self, step: int, losses: list[float]) -> None:
+        self.recent.append(losses)
+        self.tick("train", step, self.steps)
+        if step % 100 == 0 or step == self.steps:
+            means = np.mean(self.recent, 0).tolist()
+            self.recent.clear()
+            self.say(f"step {step}: loss per head in nats {', '.join(f'{loss:.3f}' for loss in means)}")
+        if step % 400 == 0 or step == self.steps:
+            self.look(step)
 
-
-def _join(parts: list[States]) -> States:
-    return States(*(torch.cat([getattr(part, name) for part in parts]) for name in States.__slots__))
+    def look(self, step: int) -> None:
+        """Judge a copy, in the dtype that decoding will use."""
+        found = judge(traces_of(self.unseen, copy.deepcopy(self.heads).requires_grad_(False).bind(self.target), _WATCHED_TEXTS))
+        first = " ".join(f"{row['top1']:.3f}" for row in found.hit_rates)
+        error = " ".join(f"{calibration_error(found.reliability, int(row['head'])):.3f}" for row in found.hit_rates)
+        accepts = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in found.acceptance.items())
+        self.say(f"step {step}, held out: top 1 {first}; accepted {accepts}; calibration error {error}")
+        with self.curve.open("ab") as file:
+            seconds = round(time.perf_counter() - self.started, 1)
+            file.write(to_json({"step": step, "seconds": seconds, "positions": found.positions, "hit_rates": found.hit_rates,
+                                "acceptance": found.acceptance}).replace(b"\n", b"") + b"\n")  # fmt: skip

@@ -1,6 +1,7 @@
 """The target's final states over distilled text, kept on disk shard by shard, so that training never runs the target again.
 
-Knows texts and states; nothing of heads or losses.
+Texts are read one at a time from mapped files: memory does not grow with the amount of text. Knows texts and states; nothing of
+heads or losses.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,68 +17,84 @@ from torch import Tensor
 from entmtp_calib.calibrate.distill import Text, read_shard
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError
-from entmtp_calib.storage import write_atomically
+from entmtp_calib.storage import digest_file, write_atomically
 
 _ROWS = 4096  # padded tokens of one forward
 
 
 @dataclass(frozen=True, slots=True)
-class States:
-    """Written tokens of many texts, one after the other.
+class TextStates:
+    """A prompt and the text after it, as the target saw them.
 
-    hidden: `[tokens, hidden]`, the state that chose each token, in the target's dtype; tokens: int64 `[tokens]`;
-    left: int64 `[tokens]`, how many tokens of the same text follow; norm: float32 `[tokens]`, log of the sum of exponentials of
-    the target's logits there, so that probabilities over a part of the vocabulary need no other logits.
+    hidden: `[rows, hidden]`, the state after every token but the last, in the target's dtype; tokens: int64 `[rows]`, the token
+    that follows; norm: float32 `[written rows]`, log of the sum of exponentials of the target's logits, from which probabilities
+    over a part of the vocabulary follow; first: the first row whose token the target wrote.
     """
 
     hidden: Tensor
     tokens: Tensor
-    left: Tensor
     norm: Tensor
+    first: int
+
+    @property
+    def written(self) -> Tensor:
+        """Token ids that the target wrote, int64."""
+        return self.tokens[self.first :]
+
+
+class StateFiles:
+    """Texts of many state files, in order; each is read when it is asked for.
+
+    Raises:
+        ArtefactError: a file that is missing or damaged.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files: list[Any] = []
+        self._places: list[tuple[int, int, int, int, int]] = []
+        for number, path in enumerate(paths):
+            self._files.append(_open(path))
+            self._index(number)
+        self.sizes = [end - start - first for _file, start, end, first, _norm in self._places]
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self._places)
 
-    def part(self, rows: Tensor) -> States:
-        """The chosen tokens, in the given order."""
-        return States(self.hidden[rows], self.tokens[rows], self.left[rows], self.norm[rows])
+    def __getitem__(self, text: int) -> TextStates:
+        number, start, end, first, norm = self._places[text]
+        file = self._files[number]
+        hidden, tokens = (file.get_slice(name)[start:end] for name in ("hidden", "tokens"))
+        return TextStates(hidden, tokens.long(), file.get_slice("norm")[norm : norm + end - start - first], first)
+
+    def _index(self, number: int) -> None:
+        file = self._files[number]
+        start = norm = 0
+        for rows, first in zip(file.get_tensor("rows").tolist(), file.get_tensor("first").tolist(), strict=True):
+            self._places.append((number, start, start + rows, first, norm))
+            start, norm = start + rows, norm + rows - first
 
 
 def extract(target: Target, shards: Sequence[Path], folder: Path, on_shard: Callable[[int], None] | None = None) -> list[Path]:
-    """Compute the states of all shards that have none yet; returns the state files in order."""
+    """Compute the states of all shards that have none of this target yet; returns the state files in order."""
     from safetensors.torch import save
 
     paths = []
     for number, shard in enumerate(shards, 1):
         path = folder / f"{shard.stem}.safetensors"
-        if not path.exists():
-            states = states_of(target, read_shard(shard))
-            write_atomically(path, save({name: getattr(states, name).cpu().contiguous() for name in States.__slots__}))
+        origin = {"text": digest_file(shard), "target": target.identity, "dtype": str(target.dtype)}
+        if not path.exists() or _open(path).metadata() != origin:
+            write_atomically(path, save(_tensors(target, read_shard(shard)), origin))
         paths.append(path)
         if on_shard:
             on_shard(number)
     return paths
 
 
-def load_states(path: Path) -> States:
-    """Read one state file; tensors are mapped, not copied.
-
-    Raises:
-        ArtefactError: missing or damaged.
-    """
-    from safetensors.torch import load_file
-
-    try:
-        return States(**load_file(path))
-    except Exception:
-        raise ArtefactError(f"the states {path} are damaged.", "Delete the file and run the command again.") from None
-
-
 @torch.inference_mode()
-def states_of(target: Target, texts: Sequence[Text]) -> States:
-    """States of the written tokens of some texts, in the order of the texts."""
+def states_of(target: Target, texts: Sequence[Text]) -> list[TextStates]:
+    """States of some texts, in their order."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].prompt) + len(texts[i].written))
-    found: dict[int, Tensor] = {}
+    found: dict[int, TextStates] = {}
     group: list[int] = []
     for index in order:
         length = len(texts[index].prompt) + len(texts[index].written)
@@ -85,22 +103,41 @@ def states_of(target: Target, texts: Sequence[Text]) -> States:
             group = []
         group.append(index)
     found.update(_forward(target, texts, group))
-    written = [torch.from_numpy(text.written) for text in texts]
-    left = [torch.arange(len(text) - 1, -1, -1) for text in written]
-    hidden = torch.cat([found[i] for i in range(len(texts))])
-    norm = torch.cat([target.lm_head(rows).float().logsumexp(-1) for rows in hidden.split(_ROWS // 4)])
-    return States(hidden, torch.cat(written), torch.cat(left), norm)
+    return [found[i] for i in range(len(texts))]
 
 
-def _forward(target: Target, texts: Sequence[Text], group: list[int]) -> dict[int, Tensor]:
-    """States of the written tokens of a group, in one forward padded on the right."""
-    rows = [torch.cat((torch.from_numpy(texts[i].prompt), torch.from_numpy(texts[i].written[:-1]))) for i in group]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(target.device)
+def _tensors(target: Target, texts: Sequence[Text]) -> dict[str, Tensor]:
+    states = states_of(target, texts)
+    return {
+        "hidden": torch.cat([state.hidden.cpu() for state in states]),
+        "tokens": torch.cat([state.tokens.cpu() for state in states]).int(),
+        "norm": torch.cat([state.norm.cpu() for state in states]),
+        "rows": torch.tensor([len(state.tokens) for state in states]),
+        "first": torch.tensor([state.first for state in states]),
+    }
+
+
+def _open(path: Path) -> Any:
+    from safetensors import safe_open
+
+    try:
+        return safe_open(path, "pt")
+    except Exception:
+        raise ArtefactError(f"the states {path} are damaged.", "Delete the file and run the command again.") from None
+
+
+def _forward(target: Target, texts: Sequence[Text], group: list[int]) -> dict[int, TextStates]:
+    """States of a group of texts, in one forward padded on the right."""
+    rows = [torch.cat((torch.from_numpy(texts[i].prompt), torch.from_numpy(texts[i].written))).to(target.device) for i in group]
+    ids = torch.nn.utils.rnn.pad_sequence([row[:-1] for row in rows], batch_first=True)
     columns = torch.arange(ids.shape[1], device=target.device)
     mask = columns[None, :] <= columns[:, None]
     none = torch.zeros(1, dtype=torch.long, device=target.device)
     hidden = target.forward(ids, mask[None, None], columns[None], keep=none).hidden
-    return {
-        index: hidden[row, len(texts[index].prompt) - 1 : len(texts[index].prompt) - 1 + len(texts[index].written)]
-        for row, index in enumerate(group)
-    }
+    found = {}
+    for states, row, index in zip(hidden, rows, group, strict=True):
+        first = len(texts[index].prompt) - 1
+        own = states[: len(row) - 1]
+        norm = torch.cat([target.lm_head(part).float().logsumexp(-1) for part in own[first:].split(_ROWS // 4)])
+        found[index] = TextStates(own, row[1:], norm, first)
+    return found

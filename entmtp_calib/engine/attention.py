@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 NAME = "entmtp_grouped"
+_FUSED_FROM = 256  # rows; prompts and whole texts, never a tree: there the fused kernel saves time and the memory for all scores
 
 
 def adopt(model: Any) -> bool:
@@ -67,6 +69,10 @@ def grouped_attention(
         attention_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])[None, None]
     batch, heads, rows, width = query.shape
     kv_heads, columns = key.shape[1], key.shape[2]
+    if rows > _FUSED_FROM:
+        seen = attention_mask[..., :columns]
+        fused = F.scaled_dot_product_attention(query, key, value, seen, scale=scaling, enable_gqa=heads != kv_heads)
+        return fused.transpose(1, 2).contiguous(), None
     group = heads // kv_heads
     folded = query.reshape(batch, kv_heads, group * rows, width)
     scores = torch.matmul(folded, key.transpose(2, 3)).mul_(width**-0.5 if scaling is None else scaling)

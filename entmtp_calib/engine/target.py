@@ -80,6 +80,13 @@ class Target:
         columns = getattr(config, "head_dim", None) or self.hidden_size // int(config.num_attention_heads)
         return int(columns), float(theta), float(getattr(config, "rms_norm_eps", None) or 1e-6)
 
+    @property
+    def layer_widths(self) -> tuple[int, int]:
+        """Columns of the keys of a layer, all heads together, and width of its MLP."""
+        config = _text_config(self.model.config)
+        kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        return int(kv_heads) * self.layer_shape[0], int(getattr(config, "intermediate_size", None) or 4 * self.hidden_size)
+
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache of `capacity` slots for this model, and one of scratch."""
         return KVCache(self.layers, capacity + 1)

@@ -1,4 +1,4 @@
-"""Greedy text for many prompts at once: what self-rollouts and distillation read.
+"""Text for many prompts at once, greedy or sampled: what self-rollouts and distillation read.
 
 Plain batched autoregressive decoding, made for throughput. It knows nothing of heads or trees.
 """
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from entmtp_calib.engine.kv_cache import KVCache
+from entmtp_calib.engine.noise import gumbel
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 
@@ -18,8 +19,15 @@ _SHRINK_AT = 0.75  # drop finished rows from the cache when fewer than this shar
 
 
 @torch.inference_mode()
-def write(target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batch: int = 32) -> Iterator[tuple[int, list[int]]]:
-    """Continue every prompt greedily.
+def write(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    stop: StopRule,
+    batch: int = 32,
+    temperature: float = 0.0,
+    seeds: Sequence[int] | None = None,
+) -> Iterator[tuple[int, list[int]]]:
+    """Continue every prompt.
 
     Prompts of like length share a batch. Rows are padded on the left; padding is masked and has no position.
 
@@ -27,6 +35,8 @@ def write(target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batc
         prompts: token ids of each prompt, none empty.
         stop: when a text ends.
         batch: most rows that run together.
+        temperature: 0 for greedy text, else tokens are sampled with noise keyed by the prompt's seed and the position.
+        seeds: one for every prompt; all 0 if None.
 
     Yields:
         `(index of the prompt, its new token ids)`, a batch at a time, in the order of their lengths.
@@ -34,15 +44,20 @@ def write(target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batc
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     for start in range(0, len(order), batch):
         members = order[start : start + batch]
-        texts = _Batch(target, [prompts[i] for i in members], stop).run()
+        own = [seeds[i] if seeds else 0 for i in members]
+        texts = _Batch(target, [prompts[i] for i in members], stop, temperature, own).run()
         yield from zip(members, texts, strict=True)
 
 
 class _Batch:
     """One batch in flight: the cache, the padding and the texts so far."""
 
-    def __init__(self, target: Target, prompts: list[Sequence[int]], stop: StopRule) -> None:
+    def __init__(
+        self, target: Target, prompts: list[Sequence[int]], stop: StopRule, temperature: float, seeds: list[int]
+    ) -> None:
         self.target = target
+        self.temperature = temperature
+        self.seeds = torch.tensor(seeds, device=target.device)
         self.stop = stop
         self.width = max(len(prompt) for prompt in prompts)
         self.pads = torch.tensor([self.width - len(prompt) for prompt in prompts], device=target.device)
@@ -83,12 +98,18 @@ class _Batch:
         positions = (slots[None, :] - self.pads[:, None]).clamp(min=0)
         cache.place(slots, span)
         out = self.target.forward(ids, (causal & real | own)[:, None], positions, cache, keep=1)
-        return out.logits[:, -1].max(-1).indices
+        return self._choose(out.logits[:, -1], positions[:, -1] + 1)
+
+    def _choose(self, logits: Tensor, positions: Tensor) -> Tensor:
+        if not self.temperature:
+            return logits.max(-1).indices
+        return (logits.float() / self.temperature + gumbel(self.seeds, positions, logits.shape[1])).max(-1).indices
 
     def _drop(self, done: set[int], tokens: Tensor) -> Tensor:
         kept = [row for row in range(len(self.live)) if row not in done]
         rows = torch.tensor(kept, device=tokens.device)
         self.live = [self.live[row] for row in kept]
         self.pads = self.pads[rows]
+        self.seeds = self.seeds[rows]
         self.cache.select(rows)
         return tokens[rows]
