@@ -67,13 +67,13 @@ def test_acceptance_follows_the_target_and_stops_at_the_first_miss() -> None:
     layout = TreeLayout(Topology(((0,), (1,), (0, 0), (1, 0), (1, 0, 0))), CPU)
     tokens = torch.tensor([7, 10, 11, 12, 13, 14])
     choices = torch.tensor([11, 0, 13, 0, 99, 0])  # root → 11, (1) → 13, (1,0) → 99 which is no child
-    found = accept(layout, tokens, choices)
+    found = accept(layout, tokens == choices[layout.parents])
     assert (int(found.length), int(found.row), found.path.tolist()[:3]) == (2, 4, [0, 2, 4])
-    nothing = accept(layout, tokens, torch.full((6,), 50))
+    nothing = accept(layout, tokens == 50)
     assert (int(nothing.length), int(nothing.row)) == (0, 0)
 
 
 def test_a_right_token_under_a_wrong_parent_is_not_accepted() -> None:
     layout = TreeLayout(Topology(((0,), (0, 0))), CPU)
-    found = accept(layout, torch.tensor([1, 2, 3]), torch.tensor([9, 3, 0]))
+    found = accept(layout, torch.tensor([1, 2, 3]) == torch.tensor([9, 3, 0])[layout.parents])
     assert int(found.length) == 0

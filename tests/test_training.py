@@ -188,8 +188,8 @@ def test_fresh_heads_repeat_the_targets_opinion(target: Target, architecture: st
 
 def test_frequent_ids_count_and_break_ties_by_id() -> None:
     texts = [torch.tensor([5, 5, 2]), torch.tensor([5, 2, 9, 1])]
-    assert frequent_ids(texts, 4, 12).tolist() == [1, 2, 5, 9]
-    assert frequent_ids(texts, 6, 12).tolist() == [0, 1, 2, 3, 5, 9]
+    assert frequent_ids(texts, 4, 12).tolist() == [5, 2, 1, 9]
+    assert frequent_ids(texts, 6, 12).tolist() == [5, 2, 1, 9, 0, 3]
 
 
 def test_the_learning_rate_rises_and_falls() -> None:

@@ -157,10 +157,11 @@ def initialise(heads: DraftHeads, sample: TextStates, seed: int = 0) -> None:
 
 
 def frequent_ids(texts: Iterable[Tensor], size: int, vocabulary: int) -> Tensor:
-    """The `size` tokens that were written most often, ascending ids, int64 `[size]`; ties go to the smaller id."""
+    """The `size` tokens that were written most often, most frequent first, int64 `[size]`; ties go to the smaller id.
+
+    In this order the first n of them are the draft vocabulary of size n (after FR-Spec, arXiv 2502.14856).
+    """
     counts = torch.zeros(vocabulary, dtype=torch.long)
     for tokens in texts:
         counts += torch.bincount(tokens, minlength=vocabulary)
-    ids = torch.arange(vocabulary)
-    key = counts * vocabulary + (vocabulary - 1 - ids)
-    return key.topk(size).indices.sort().values
+    return counts.argsort(descending=True, stable=True)[:size]

@@ -1,15 +1,20 @@
-"""Greedy acceptance: which drafted nodes the target itself would have written.
+"""Acceptance rules: what the target chooses after every row, and which drafted nodes are accepted for it.
 
-Works on the target's choice after every row; knows nothing of models or caches.
+One rule object serves plain decoding, trees, rollouts and traces, so these cannot disagree. Works on logits and token ids; knows
+nothing of models or caches.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.noise import gumbel
+from entmtp_calib.errors import UsageError
 
 
 class Accepted(NamedTuple):
@@ -24,24 +29,151 @@ class Accepted(NamedTuple):
     path: Tensor
 
 
-def choose(logits: Tensor) -> Tensor:
-    """The target's own next token after every row, int64 `[...]`: the one place where a token is chosen at temperature 0."""
-    return logits.max(-1).indices
+class Rule(Protocol):
+    """How tokens are chosen and nodes accepted."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the text is the one that plain decoding under the same rule writes."""
+        ...
+
+    def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
+        """The token after every row, int64 `[rows]`.
+
+        Args:
+            logits: `[rows, vocabulary]`; start: position of the root in the whole text.
+        """
+        ...
+
+    def right(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> Tensor:
+        """Whether every row is a right continuation of its parent, bool `[rows]`; the root's entry counts for nothing."""
+        ...
+
+    def score(self, layout: TreeLayout, tokens: Tensor, logits: Tensor) -> Tensor | None:
+        """What decides between accepted rows of one depth, `[rows]`; None where there is at most one."""
+        ...
 
 
-def accept(layout: TreeLayout, tokens: Tensor, choices: Tensor) -> Accepted:
-    """Follow the target's choices through the tree.
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """The token after a node is the target's own choice there, so the text is that of plain decoding.
 
-    A node is right if its token is the target's choice after its parent; it is accepted if it and all its ancestors are right.
-    Siblings differ, so at most one path is accepted.
+    At temperature 0 the choice is the largest logit. Above, it is the largest of `logits / temperature + noise` among the tokens
+    that the filters leave; the noise is a function of (seed, position, token), so plain decoding, every tree and every policy
+    draw the same token, an exact sample of the filtered softmax.
 
     Args:
-        tokens: drafted tokens, int64 `[rows]`, the root first.
-        choices: the target's choice after each row, int64 `[rows]`.
+        top_k: keep this many tokens, 0 for all; top_p: keep the smallest set of tokens with this much probability.
+
+    Raises:
+        UsageError: a value out of its range.
     """
-    right = tokens == choices[layout.parents]
-    right[0] = True
-    broken = (layout.mask & ~right).any(-1)
-    reach = layout.depths.masked_fill(broken, -1)
-    length, row = reach.max(0)
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise UsageError(f"the temperature is {self.temperature}.", "Give 0 for greedy decoding, or a number above it.")
+        if self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise UsageError(f"top-k is {self.top_k} and top-p {self.top_p}.", "top-k is 0 or more, top-p above 0 and at most 1.")
+        if self.temperature == 0 and (self.top_k or self.top_p < 1):
+            raise UsageError("top-k and top-p do nothing at temperature 0.", "Give a temperature, or leave them out.")
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
+        if not self.temperature:
+            return logits.max(-1).indices
+        positions = torch.arange(start + 1, start + 2 + layout.depth, device=logits.device)  # rows of one depth share theirs
+        tokens = torch.arange(logits.shape[-1], device=logits.device)
+        noise = gumbel(torch.full_like(positions, self.seed), positions, tokens)
+        return (self._filtered(logits) + noise[layout.depths]).max(-1).indices
+
+    def right(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> Tensor:
+        return tokens == choices[layout.parents]
+
+    def score(self, layout: TreeLayout, tokens: Tensor, logits: Tensor) -> Tensor | None:
+        return None  # siblings differ, so at most one path is right
+
+    def _filtered(self, logits: Tensor) -> Tensor:
+        wide = logits.float() / self.temperature
+        if self.top_k and self.top_k < wide.shape[-1]:
+            wide = wide.masked_fill(wide < wide.topk(self.top_k, -1).values[..., -1:], float("-inf"))
+        if self.top_p < 1:
+            ordered, order = wide.sort(dim=-1, descending=True, stable=True)
+            before = ordered.softmax(-1).cumsum(-1).roll(1, -1)
+            before[..., 0] = 0
+            dropped = torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= self.top_p)
+            wide = wide.masked_fill(dropped, float("-inf"))
+        return wide
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """The published typical acceptance (Medusa, Hydra, EntMTP): a draft is right if `p > min(epsilon, alpha · exp(-H))`.
+
+    p is the target's probability of the draft and H its entropy in nats, both at the given temperature. The root is the largest
+    logit; of the longest accepted paths the likeliest is kept. Deterministic, and not lossless: the text depends on the tree.
+
+    Raises:
+        UsageError: a temperature or bound that is not above 0.
+    """
+
+    temperature: float = 0.7
+    epsilon: float = 0.09
+    alpha: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < float("inf") or not 0 < self.epsilon <= 1 or not 0 < self.alpha < float("inf"):
+            raise UsageError("typical acceptance needs a temperature, epsilon and alpha above 0.", "The paper's: 0.7, 0.09, 0.3.")
+
+    @property
+    def lossless(self) -> bool:
+        return False
+
+    def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
+        return logits.max(-1).indices
+
+    def right(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> Tensor:
+        logp = self._logp(logits)
+        entropy = -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
+        bound = torch.clamp(self.alpha * torch.exp(-entropy), max=self.epsilon)[layout.parents]
+        return logp[layout.parents, tokens].exp() > bound
+
+    def score(self, layout: TreeLayout, tokens: Tensor, logits: Tensor) -> Tensor | None:
+        own = self._logp(logits)[layout.parents, tokens]
+        own[0] = 0
+        return (layout.mask * own).sum(-1)
+
+    def _logp(self, logits: Tensor) -> Tensor:
+        return (logits.float() / self.temperature).log_softmax(-1)
+
+
+GREEDY = Exact()
+
+
+def accept(layout: TreeLayout, right: Tensor, score: Tensor | None = None, members: Tensor | None = None) -> Accepted:
+    """The longest path on which every node is right; of several, the one with the largest score, then the first.
+
+    Args:
+        right: bool `[rows]`; score: float `[rows]` or None.
+        members: bool `[rows]`, rows that may be committed, a tree with its root; None for all.
+    """
+    reach = closure(layout, right).long() * (layout.depths + 1) - 1
+    if members is not None:
+        reach = reach.masked_fill(~members, -1)
+    length = reach.max(0).values
+    row = reach.max(0).indices if score is None else score.masked_fill(reach < length, float("-inf")).max(0).indices
     return Accepted(row, length, layout.paths[row])
+
+
+def closure(layout: TreeLayout, right: Tensor) -> Tensor:
+    """Rows that are right and whose ancestors all are, bool `[rows]`; the root always is."""
+    right = right.clone()
+    right[0] = True
+    return ~(layout.mask & ~right).any(-1)

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from entmtp_calib.engine.acceptance import Accepted, accept, choose
+from entmtp_calib.engine.acceptance import GREEDY, Accepted, Rule, accept
 from entmtp_calib.engine.drafter import Draft, Drafter, draft_tree, top_logp
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.noise import Perturbation
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
@@ -46,11 +47,16 @@ class Step:
 
 
 class _Root(NamedTuple):
-    """What the target says at the front of the text: its next token, that token's log probability, and what drafts start from."""
+    """What the target says at the front of the text.
+
+    token: its next token, int64 `[1]`; logp: log of its top-1 probability; hidden: what drafts start from, `[1, hidden]`;
+    position: where the token goes, int64 `[1]`.
+    """
 
     token: Tensor
     logp: Tensor
     hidden: Tensor
+    position: Tensor
 
 
 class Generation(NamedTuple):
@@ -74,15 +80,26 @@ class Decoder:
         topologies: the bank.
         policy: chooses among them at every step.
         signal: what the policy reads; ignored by static policies.
+        rule: how tokens are chosen and nodes accepted.
+        ranking: perturbs the heads' logits before guesses are ranked; None ranks by the heads alone.
 
     Raises:
         ArtefactError: a tree deeper than the heads, or a rank beyond their vocabulary.
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, topologies: Sequence[Topology], policy: Policy, signal: str | None = None
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        topologies: Sequence[Topology],
+        policy: Policy,
+        signal: str | None = None,
+        rule: Rule = GREEDY,
+        ranking: Perturbation | None = None,
     ) -> None:
         self.target = target
+        self.ranking = ranking
+        self.rule = rule
         self.drafter = drafter
         self.policy = policy
         self.signal = None if len(policy.members) == 1 else signal
@@ -118,7 +135,8 @@ class Decoder:
         memory = self.reader.new_memory(capacity) if self.reader else None
         out = self.target.prefill(torch.tensor([list(prompt)], device=self.target.device), cache)
         states = self.read(out.hidden[0], 0, memory)
-        root = self._root(out.logits[0, -1], states[-1], choose(out.logits[0, -1]))
+        token = self.rule.choose(self.bare, out.logits[0, -1:], len(prompt) - 1)
+        root = self._root(out.logits[0, -1], states[-1], token, self.bare.depths + len(prompt))
         return Generation(cache, memory, len(prompt), stop, root)
 
     @torch.inference_mode()
@@ -150,7 +168,7 @@ class Decoder:
         """Guesses for every tree that the policy may choose, and the confidence along the greedy chain."""
         if self.reader is None:
             return Draft(root.token, root.logp.new_zeros(0))
-        return draft_tree(self.reader, self.drafted, root.hidden, root.token, confidence=self.signal_depth > 0)
+        return draft_tree(self.reader, self.drafted, root.hidden, root.token, self.signal_depth > 0, self.ranking, root.position)
 
     def read(self, hidden: Tensor, start: int, memory: KVCache | None) -> Tensor:
         """What the drafter makes of the target's states at consecutive positions, `[rows, hidden]`."""
@@ -169,10 +187,13 @@ class Decoder:
         seen = layout.mask.new_ones(layout.rows, length)
         mask = torch.cat((seen, layout.mask), 1)[None, None]
         out = self.target.forward(tokens[None], mask, (layout.depths + length)[None], cache)
-        choices = choose(out.logits[0])
-        accepted = accept(layout, tokens, choices)
+        logits = out.logits[0]
+        choices = self.rule.choose(layout, logits, length)
+        right = self.rule.right(layout, tokens, logits, choices)
+        accepted = accept(layout, right, self.rule.score(layout, tokens, logits))
         states = self.read(out.hidden[0].index_select(0, accepted.path), length, memory)
-        return accepted, self._root(out.logits[0, accepted.row], states[accepted.length], choices[accepted.row])
+        position = accepted.length.reshape(1) + length + 1
+        return accepted, self._root(logits[accepted.row], states[accepted.length], choices[accepted.row], position)
 
     def fetch(self, root: _Root, draft: Draft, done: tuple[Tensor, Accepted] | None) -> tuple[int, list[int], float]:
         """The step's one transfer to the host.
@@ -196,24 +217,25 @@ class Decoder:
         """A root to time drafts with."""
         device = self.target.device
         hidden = torch.zeros(1, self.target.hidden_size, dtype=self.target.dtype, device=device)
-        return _Root(torch.zeros(1, dtype=torch.long, device=device), torch.zeros((), device=device), hidden)
+        return _Root(self.bare.depths, torch.zeros((), device=device), hidden, self.bare.depths)
 
-    def _root(self, logits: Tensor, hidden: Tensor, token: Tensor) -> _Root:
+    def _root(self, logits: Tensor, hidden: Tensor, token: Tensor, position: Tensor) -> _Root:
         logp = top_logp(logits) if self.signal else hidden.new_zeros((), dtype=torch.float32)
-        return _Root(token.reshape(1), logp, hidden.reshape(1, -1))
+        return _Root(token.reshape(1), logp, hidden.reshape(1, -1), position)
 
 
 @torch.inference_mode()
-def autoregressive(target: Target, prompt: Sequence[int], stop: StopRule) -> Iterator[Step]:
-    """Plain greedy decoding, one token per forward: the baseline of every comparison and the oracle of the tests."""
+def autoregressive(target: Target, prompt: Sequence[int], stop: StopRule, rule: Rule = GREEDY) -> Iterator[Step]:
+    """Plain decoding, one token per forward: the baseline of every comparison and the oracle of the tests."""
     stop = fit(stop, len(prompt), target)
     length = len(prompt)
     cache = target.new_cache(length + stop.max_new_tokens)
     out = target.prefill(torch.tensor([list(prompt)], device=target.device), cache)
     slots = torch.arange(length + stop.max_new_tokens, device=target.device)
     seen = torch.ones(1, 1, 1, slots.shape[0], dtype=torch.bool, device=target.device)
+    bare = TreeLayout(Topology(), target.device)
     for written in range(stop.max_new_tokens):
-        token = choose(out.logits[0, -1:])
+        token = rule.choose(bare, out.logits[0, -1:], length + written - 1)
         tokens, reason = stop.cut(written, [int(token)])
         yield Step(tuple(tokens), 0, 0, float("nan"), reason)
         if reason:

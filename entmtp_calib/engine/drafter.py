@@ -13,6 +13,7 @@ from torch import Tensor
 
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.noise import Perturbation
 
 
 class Drafter(Protocol):
@@ -37,31 +38,42 @@ class Drafter(Protocol):
 class Draft(NamedTuple):
     """A filled tree.
 
-    tokens: int64 `[rows]`, the root first; chain_logp: float32 `[levels]`, log of the heads' top-1 probability at each level of
-    the greedy chain.
+    tokens: int64 `[rows]`, the root first; chain_logp: float32 `[levels]`, log of the heads' probability of the first guess at
+    each level of the chain of first guesses.
     """
 
     tokens: Tensor
     chain_logp: Tensor
 
 
-def draft_tree(drafter: Drafter, layout: TreeLayout, hidden: Tensor, root: Tensor, confidence: bool = True) -> Draft:
+def draft_tree(
+    drafter: Drafter,
+    layout: TreeLayout,
+    hidden: Tensor,
+    root: Tensor,
+    confidence: bool = True,
+    ranking: Perturbation | None = None,
+    position: Tensor | None = None,
+) -> Draft:
     """Fill every node of a layout: per level one forward, one top-k and one gather, whatever the number of nodes.
 
     Args:
         hidden: what the drafter read from the state that chose the root, `[1, hidden]`.
         root: the root's token id, int64 `[1]`.
         confidence: whether `chain_logp` is wanted; it is empty otherwise.
+        ranking: how guesses are ranked, if not by the heads alone; it needs `position`, that of the root, int64 `[1]`.
     """
     context = drafter.start(hidden, root)
+    ids = drafter.to_target_ids(torch.arange(drafter.vocabulary, device=root.device)) if ranking else root
     tokens, chain_logp = [root], []
     for depth, level in enumerate(layout.levels):
         if drafter.sequential:
             context = context.index_select(0, level.expand)
         logits = drafter.logits(depth, context)
-        guesses = top_guesses(logits, level.width)
+        ranked = logits if ranking is None or position is None else ranking(logits, position + depth + 1, ids)
+        guesses = top_guesses(ranked, level.width)
         if confidence:
-            chain_logp.append(top_logp(logits[0]))
+            chain_logp.append(logp_of(logits[:1], guesses[:1, 0])[0])
         slots = level.slots if drafter.sequential else torch.zeros_like(level.slots)
         here = drafter.to_target_ids(guesses[slots, level.ranks])
         tokens.append(here)
@@ -82,3 +94,9 @@ def top_logp(logits: Tensor) -> Tensor:
     """Log of the largest probability, float32 `[...]`, from logits `[..., vocabulary]`."""
     wide = logits.float()
     return wide.amax(-1) - wide.logsumexp(-1)
+
+
+def logp_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Log probability of one token of each row, float32 `[rows]`, from logits `[rows, vocabulary]`."""
+    wide = logits.float()
+    return wide.gather(-1, tokens[:, None])[:, 0] - wide.logsumexp(-1)

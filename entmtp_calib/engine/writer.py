@@ -103,7 +103,8 @@ class _Batch:
     def _choose(self, logits: Tensor, positions: Tensor) -> Tensor:
         if not self.temperature:
             return logits.max(-1).indices
-        return (logits.float() / self.temperature + gumbel(self.seeds, positions, logits.shape[1])).max(-1).indices
+        noise = gumbel(self.seeds, positions, torch.arange(logits.shape[1], device=logits.device))
+        return (logits.float() / self.temperature + noise).max(-1).indices
 
     def _drop(self, done: set[int], tokens: Tensor) -> Tensor:
         kept = [row for row in range(len(self.live)) if row not in done]
