@@ -136,9 +136,11 @@ def _check_model_folder(path: Path) -> None:
         fields = json.loads(config.read_text())
     except (ValueError, UnicodeDecodeError):
         raise ArtefactError(f"{config} is not JSON.", "Download or save the model again.") from None
-    if "model_type" not in fields:
-        heads = fields.get("format") == "entmtp-heads" or any(key.startswith(("hydra", "medusa")) for key in fields)
-        if heads:
+    fields = fields if isinstance(fields, dict) else {}
+    kind = fields.get("model_type")
+    if kind in (None, "", "hydra", "medusa"):
+        named = fields.get("format") == "entmtp-heads" or any(key.startswith(("hydra", "medusa")) for key in fields)
+        if named or any(path.glob("*_lm_head.*")) or (path / "heads.safetensors").is_file():
             raise ArtefactError(f"{path} holds heads, not a model.", "Did you mean --heads?")
         raise ArtefactError(f"{config} names no model_type.", "Give a folder that `save_pretrained` wrote.")
 
