@@ -56,16 +56,38 @@ def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
         return Pair(target, tokenizer, placement, None, None)
     loaded.heads.bind(target)
     sanity = check_heads(target, loaded.heads, texts)
-    return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target)))
+    return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target, sanity)))
 
 
-def _notes(loaded: LoadedHeads, target: Target) -> list[str]:
-    notes = [f"heads {loaded.name}: layout {loaded.layout}, {loaded.heads.depth} heads"]
+def _notes(loaded: LoadedHeads, target: Target, sanity: HeadSanity) -> list[str]:
+    notes = [f"heads {loaded.name}: layout {loaded.layout}, {loaded.heads.depth} heads", *loaded.notes]
     if loaded.heads.shape.lm_heads == "target":
         notes.append("the heads have no LM head of their own and borrow the target's")
+    dtype = str(target.dtype).removeprefix("torch.")
+    if loaded.stored not in ("", dtype):
+        notes.append(f"the heads are stored in {loaded.stored} and run in {dtype} like the target, converted once")
     if loaded.base and loaded.base != target.identity:
-        notes.append(f"the heads were trained for another model than {target.name}; expect fewer accepted drafts")
+        notes.append(_foreign(loaded, target, sanity))
     return notes
+
+
+def _foreign(loaded: LoadedHeads, target: Target, sanity: HeadSanity) -> str:
+    """What heads of another target are worth here, in measured figures."""
+    here = ", ".join(f"{rate:.0%}" for rate in sanity.top10)
+    then = ", ".join(f"{rate:.0%}" for rate in _rates_when_made(loaded.about))
+    return (
+        f"the heads were trained for another model than {target.name}: true token among a head's first ten guesses {here} here, "
+        f"on {sanity.positions} tokens, against {then or 'unrecorded figures'} when they were made"
+    )
+
+
+def _rates_when_made(about: dict[str, Any]) -> list[float]:
+    """Share of held-out positions with the true token among the first ten guesses, per head; empty where it is not recorded."""
+    rows = about.get("hit_rates")
+    try:
+        return [float(row["top10"]) for row in sorted(rows or [], key=lambda row: row["head"])]
+    except (TypeError, KeyError, ValueError):
+        return []
 
 
 def _enough(texts: list[list[int]], vocabulary: int) -> list[int]:

@@ -25,6 +25,7 @@ _TREE = Topology(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0)))
 _KEPT = (0, 1, 4, 6)  # root, (0,), (0, 1), (0, 1, 0): rows that do not follow one another
 _BOUND = {torch.float32: 1e-3, torch.float64: 1e-6}
 _SANITY_TOP = 10
+_SPREAD = 1e-4  # nats; equal logits give equal confidence up to the order of additions
 
 
 @torch.inference_mode()
@@ -93,6 +94,7 @@ def check_heads(target: Target, drafter: Drafter, prompts: Sequence[Sequence[int
     seen = torch.zeros(drafter.depth)
     firsts: set[int] = set()
     roots: set[int] = set()
+    confidence: list[torch.Tensor] = []
     for index, text in write(target, prompts, StopRule(target.end_ids, tokens), len(prompts)):
         trace = trace_text(target, drafter, "", prompts[index], text)
         known = trace.ranks >= 0
@@ -100,19 +102,28 @@ def check_heads(target: Target, drafter: Drafter, prompts: Sequence[Sequence[int
         seen += torch.from_numpy(known.sum(0))
         firsts.update(trace.first_guesses.tolist())
         roots.update(text)
+        confidence.append(torch.from_numpy(trace.chain_logp))
     chance = min(1.0, _SANITY_TOP / drafter.vocabulary)
     sanity = HeadSanity(tuple((counts / seen.clamp(min=1)).tolist()), chance, int(seen[0]))
-    _judge(sanity, firsts, roots)
+    if len(roots) > 2:
+        _refuse_constant(sanity, firsts, torch.cat(confidence))
+    _judge(sanity)
     return sanity
 
 
-def _judge(sanity: HeadSanity, firsts: set[int], roots: set[int]) -> None:
-    if len(firsts) == 1 and len(roots) > 2:
-        raise ArtefactError(
-            "the first head guesses the same token whatever it sees.", "Its weights are damaged or were not loaded."
-        )
+def _refuse_constant(sanity: HeadSanity, firsts: set[int], confidence: torch.Tensor) -> None:
+    """A head that does not look at its input is equally sure everywhere; frequent tokens can still lift it above chance."""
+    spread = (confidence.amax(0) - confidence.amin(0)).tolist()
+    for head, (width, rate) in enumerate(zip(spread, sanity.top10, strict=True), 1):
+        if (width < _SPREAD and rate < 0.9) or (head == 1 and len(firsts) == 1):
+            raise ArtefactError(
+                f"head {head} guesses the same token whatever it sees.", "Its weights are damaged or were not loaded."
+            )
+
+
+def _judge(sanity: HeadSanity) -> None:
     noise = 3 * (sanity.chance * (1 - sanity.chance) / max(1, sanity.positions)) ** 0.5
-    for head, rate in enumerate(sanity.top10):
+    for head, rate in enumerate(sanity.top10, 1):
         if rate <= min(sanity.chance + noise, 0.5) and sanity.positions >= 20:
             raise ArtefactError(
                 f"head {head} has the next token among its first {_SANITY_TOP} guesses in {rate:.1%} of {sanity.positions} "
