@@ -68,8 +68,9 @@ def _tables(chance: NDArray[np.float64], nodes: int, depth: int) -> tuple[NDArra
         share = np.zeros((ranks + 1, nodes + 1), np.int64)
         gain[0, 0] = 0
         for child in range(1, ranks + 1):
+            below = np.where(np.isfinite(best[level - 1]), chance[child - 1], 1) * best[level - 1]  # 0 times no tree is no tree
             for together in range(child, nodes):
-                options = gain[child - 1, together - 1 :: -1][:together] + chance[child - 1] * best[level - 1, 1 : together + 1]
+                options = gain[child - 1, together - 1 :: -1][:together] + below[1 : together + 1]
                 share[child, together] = 1 + int(options.argmax())
                 gain[child, together] = options.max()
         best[level, 1:] = 1 + gain[:, :nodes].max(0)
