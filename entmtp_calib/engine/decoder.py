@@ -190,10 +190,14 @@ class Decoder:
         logits = out.logits[0]
         choices = self.rule.choose(layout, logits, length)
         right = self.rule.right(layout, tokens, logits, choices)
-        accepted = accept(layout, right, self.rule.score(layout, tokens, logits))
+        accepted = self.accept(layout, tokens, right, self.rule.score(layout, tokens, logits))
         states = self.read(out.hidden[0].index_select(0, accepted.path), length, memory)
         position = accepted.length.reshape(1) + length + 1
         return accepted, self._root(logits[accepted.row], states[accepted.length], choices[accepted.row], position)
+
+    def accept(self, layout: TreeLayout, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
+        """The path that this step commits."""
+        return accept(layout, right, score)
 
     def fetch(self, root: _Root, draft: Draft, done: tuple[Tensor, Accepted] | None) -> tuple[int, list[int], float]:
         """The step's one transfer to the host.
