@@ -32,6 +32,8 @@ def load(out: Output, model: str, heads: str | None, device: str, dtype: str) ->
     out.say(f"running on {pair.placement.reason}; end tokens {sorted(pair.target.end_ids)}")
     for note in pair.notes:
         out.say(note)
+    for warning in pair.warnings:
+        out.warn(warning)
     if pair.sanity:
         rates = ", ".join(f"{rate:.0%}" for rate in pair.sanity.top10)
         out.say(f"self-tests passed; true token among a head's first ten guesses: {rates} (chance {pair.sanity.chance:.2%})")

@@ -116,7 +116,7 @@ def test_heads_of_another_model_are_told_with_measured_figures(tmp_path: Path, t
     assert pair.sanity is not None
     here = ", ".join(f"{rate:.0%}" for rate in pair.sanity.top10)
     then = ", ".join(f"{row['top10']:.0%}" for row in config["about"]["hit_rates"])
-    (note,) = (note for note in pair.notes if "another model" in note)
+    (note,) = pair.warnings
     assert f"{here} here, on {pair.sanity.positions} tokens, against {then} when they were made" in note
 
 
@@ -128,7 +128,7 @@ def test_figures_that_are_not_recorded_are_not_invented(
     config = json.loads((tmp_path / "h" / "config.json").read_text())
     config["about"]["hit_rates"], config["base"] = rates, "sha256:other"
     (tmp_path / "h" / "config.json").write_text(json.dumps(config))
-    assert any("unrecorded figures" in note for note in pair_of(tiny_folder, tmp_path / "h").notes)
+    assert any("unrecorded figures" in note for note in pair_of(tiny_folder, tmp_path / "h").warnings)
 
 
 def test_a_lost_scale_is_seen_before_any_check(tmp_path: Path, tiny_folder: Path, tiny_heads: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import random_heads
+from conftest import random_heads, tiny_model
 from transformers import LlamaConfig, LlamaModel
 
 from entmtp_calib.engine.decoder import Decoder
@@ -107,6 +107,14 @@ def test_what_the_file_leaves_out_is_the_targets(target: Target) -> None:
 def test_widths_that_hold_no_whole_heads_are_refused() -> None:
     with pytest.raises(ArtefactError, match="36 query and 18 key columns"):
         PrefixLayer(H, PrefixShape(36, 18, 48)).complete(8, 10_000.0, 1e-6)
+
+
+def test_a_scaled_rotary_embedding_is_not_taken_for_a_plain_one() -> None:
+    rope = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
+    scaled = Target(tiny_model(rope_parameters=rope), frozenset(), "scaled", "sha256:scaled")
+    with pytest.raises(ArtefactError, match="scales its rotary embedding"):
+        PrefixLayer(H, PrefixShape(H, H, 48)).complete(*scaled.layer_shape)
+    PrefixLayer(H, PrefixShape(H, H, 48, rope_theta=500.0)).complete(*scaled.layer_shape)
 
 
 def test_past_the_positions_of_the_heads_decoding_goes_on_without_a_tree(target: Target) -> None:

@@ -164,7 +164,7 @@ def _prefix_shape(target: Target) -> PrefixShape:
     columns, theta, eps = target.layer_shape
     keys, inner = target.layer_widths
     queries = target.hidden_size // columns * columns
-    return PrefixShape(queries, keys if queries % keys == 0 else queries, inner, columns, theta, eps)
+    return PrefixShape(queries, keys if queries % keys == 0 else queries, inner, columns, theta or 10_000.0, eps)
 
 
 def _folder(work: Path, target: Target, recipe: HeadRecipe, fresh: bool) -> Path:

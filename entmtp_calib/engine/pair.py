@@ -31,6 +31,7 @@ class Pair:
     loaded: LoadedHeads | None
     sanity: HeadSanity | None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def heads(self) -> Any:
@@ -56,18 +57,17 @@ def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
         return Pair(target, tokenizer, placement, None, None)
     loaded.heads.bind(target)
     sanity = check_heads(target, loaded.heads, texts)
-    return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target, sanity)))
+    foreign = (_foreign(loaded, target, sanity),) if loaded.base and loaded.base != target.identity else ()
+    return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target)), foreign)
 
 
-def _notes(loaded: LoadedHeads, target: Target, sanity: HeadSanity) -> list[str]:
+def _notes(loaded: LoadedHeads, target: Target) -> list[str]:
     notes = [f"heads {loaded.name}: layout {loaded.layout}, {loaded.heads.depth} heads", *loaded.notes]
     if loaded.heads.shape.lm_heads == "target":
         notes.append("the heads have no LM head of their own and borrow the target's")
     dtype = str(target.dtype).removeprefix("torch.")
     if loaded.stored not in ("", dtype):
         notes.append(f"the heads are stored in {loaded.stored} and run in {dtype} like the target, converted once")
-    if loaded.base and loaded.base != target.identity:
-        notes.append(_foreign(loaded, target, sanity))
     return notes
 
 

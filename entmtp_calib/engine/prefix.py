@@ -60,13 +60,19 @@ class PrefixLayer(nn.Module):
         """Take from the target what the file did not say.
 
         Raises:
-            ArtefactError: widths that heads of this size do not divide, or more key heads than query heads can share.
+            ArtefactError: widths that heads of this size do not divide, more key heads than query heads can share, or a rotary
+                embedding that neither the file nor the target gives as one number.
         """
         said = self.shape
         self.shape = replace(
             said, head_dim=said.head_dim or head_dim, rope_theta=said.rope_theta or rope_theta, eps=said.eps or eps
         )
         columns = self.shape.head_dim
+        if not self.shape.rope_theta:
+            raise ArtefactError(
+                "the target scales its rotary embedding, and the head file does not say what its prefix layer uses.",
+                "Add rope_theta to the heads' config.json if it is plain; scaled ones are not supported.",
+            )
         if said.query_width % columns or said.kv_width % columns or said.query_width % said.kv_width or columns % 2:
             raise ArtefactError(
                 f"the prefix layer has {said.query_width} query and {said.kv_width} key columns, no whole heads of {columns}.",

@@ -73,10 +73,14 @@ class Target:
 
     @property
     def layer_shape(self) -> tuple[int, float, float]:
-        """Columns of an attention head, base of the rotary embedding and epsilon of the norms: what a head file may leave out."""
+        """Columns of an attention head, base of the rotary embedding and epsilon of the norms: what a head file may leave out.
+
+        The base is 0 where the model scales its rotary embedding, so that no single number says it.
+        """
         config = _text_config(self.model.config)
         rope = getattr(config, "rope_parameters", None) or {}
-        theta = rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0
+        plain = rope.get("rope_type", "default") == "default"
+        theta = (rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0) if plain else 0.0
         columns = getattr(config, "head_dim", None) or self.hidden_size // int(config.num_attention_heads)
         return int(columns), float(theta), float(getattr(config, "rms_norm_eps", None) or 1e-6)
 
