@@ -26,6 +26,7 @@ from entmtp_calib.calibrate.states import StateFiles, extract
 from entmtp_calib.calibrate.training import TrainingConfig, frequent_ids, initialise, train
 from entmtp_calib.engine.head_files import save_heads
 from entmtp_calib.engine.heads import DraftHeads, HeadShape
+from entmtp_calib.engine.own_layout import as_stored
 from entmtp_calib.engine.prefix import PrefixShape
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
@@ -107,6 +108,7 @@ def make_heads(
     folder = _folder(work, target, recipe, fresh)
     reporter = _Reporter(recipe.training.steps, heads, target, unseen, folder, tick, say)
     seconds = train(heads, target, states, recipe.training, folder / "checkpoint.pt", reporter)
+    as_stored(heads)  # what is judged is what is shipped
     heads.bind(target)
     figures = judge(traces_of(unseen, heads, _JUDGED_TEXTS))
     named = replace(recipe, sources=tuple(replace(source, data=Path(source.data).name) for source in recipe.sources))

@@ -1,7 +1,8 @@
 """Our own head layout `entmtp-heads`: its configuration, and weights in 16 or 8 bits.
 
-In 8 bits a weight matrix is int8 with one float16 scale per output row. Turns tensors and values into each other; reads and
-writes no files.
+In 8 bits a weight matrix is int8 with one float16 scale for every 64 columns of a row: heads that start as the identity keep
+large diagonals, and one scale for a whole row would lose what stands beside them. Turns tensors and values into each other; reads
+and writes no files.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from entmtp_calib.engine.heads import ARCHITECTURES, DraftHeads, HeadShape
@@ -20,6 +22,7 @@ from entmtp_calib.errors import ArtefactError, did_you_mean
 FORMAT, VERSION = "entmtp-heads", 1
 STORAGES = ("float16", "int8")
 _LARGEST = 127
+_GROUP = 64  # columns that share a scale
 Tensors = dict[str, Tensor]
 
 
@@ -51,7 +54,8 @@ def pack(heads: DraftHeads, compact: bool) -> Tensors:
     """The heads' tensors as they are stored.
 
     Args:
-        compact: int8 for weight matrices, `[rows, columns]`, with `NAME.scale` float16 `[rows]`; the rest is float16 always.
+        compact: int8 for weight matrices, `[rows, columns]`, with `NAME.scale` float16 `[rows, ceil(columns / 64)]`; the rest
+            is float16 always.
 
     Raises:
         ArtefactError: values that are not finite or do not fit.
@@ -81,9 +85,9 @@ def unpack(tensors: Tensors, storage: str) -> Tensors:
     for key, value in tensors.items():
         if value.dtype == torch.int8:
             scale = scales.pop(key, None)
-            if scale is None or scale.shape != value.shape[:1]:
-                raise ArtefactError(f"the heads lack the tensor {key}.scale, one number per row.", "Get a whole file.")
-            wide[key] = value.float() * scale.float()[:, None]
+            if scale is None or scale.shape != (value.shape[0], -(-value.shape[1] // _GROUP)):
+                raise ArtefactError(f"the heads lack the tensor {key}.scale in its shape.", "Get a whole file.")
+            wide[key] = value.float() * _spread(scale, value.shape[1])
         elif not key.endswith(".scale") and key not in ids:
             wide[key] = value.float()
     if scales:
@@ -91,19 +95,34 @@ def unpack(tensors: Tensors, storage: str) -> Tensors:
     return wide | ids
 
 
+def as_stored(heads: DraftHeads, compact: bool = True) -> None:
+    """Give heads the values that they will have when they are loaded from a file; saving them then loses nothing."""
+    stored = unpack(pack(heads, compact), "int8" if compact else "float16")
+    heads.load_state_dict({key: value if key == "draft_ids" else value.float() for key, value in stored.items()})
+
+
 def _quantise(key: str, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as int8 steps of their own scale. Ends where another round changes nothing, so that what was loaded is saved alike."""
-    wide = weight.float()
+    """Groups of columns as int8 steps of their own scale.
+
+    Ends where another round changes nothing, so that what was loaded is saved alike.
+    """
+    wide, columns = weight.float(), weight.shape[1]
     while True:
-        scales = (wide.abs().amax(1) / _LARGEST).to(torch.float16)
+        padded = F.pad(wide, (0, -columns % _GROUP)).unflatten(1, (-1, _GROUP))
+        scales = (padded.abs().amax(2) / _LARGEST).to(torch.float16)
         if not torch.isfinite(scales).all():
             raise ArtefactError(f"tensor {key} holds values that 16 bits cannot hold.", "The training has diverged.")
-        steps = torch.where(scales[:, None] > 0, wide / scales.float()[:, None], 0)
-        rows = steps.round().clamp(-_LARGEST, _LARGEST).to(torch.int8)
-        again = rows.float() * scales.float()[:, None]
+        spread = _spread(scales, columns)
+        rows = torch.where(spread > 0, wide / spread, 0).round().clamp(-_LARGEST, _LARGEST).to(torch.int8)
+        again = rows.float() * spread
         if torch.equal(again, wide):
             return rows, scales
         wide = again
+
+
+def _spread(scales: Tensor, columns: int) -> Tensor:
+    """The scale of every number, float32 `[rows, columns]`."""
+    return scales.float().repeat_interleave(_GROUP, 1)[:, :columns]
 
 
 def _shape(config: dict[str, Any]) -> HeadShape:
