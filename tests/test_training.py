@@ -146,16 +146,21 @@ def test_shards_of_other_prompts_are_refused(target: Target, tmp_path: Path) -> 
         distill(target, [[1, 3]], stop, tmp_path)
 
 
-def test_every_pass_takes_every_text_once_in_another_order() -> None:
-    sizes = [7, 30, 1, 12, 50, 9, 9, 20]
-    steps = list(itertools.islice(schedule(sizes, 40, 3), 40))
+def test_every_pass_takes_every_text_once_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("entmtp_calib.calibrate.training._WINDOW", 20)
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 60, 64).tolist()
+    lengths = [size + int(more) for size, more in zip(sizes, rng.integers(0, 90, 64), strict=True)]
+    steps = list(itertools.islice(schedule(sizes, lengths, 100, 3), 90))
     flat = [text for members in steps for text in members]
-    passes = [flat[start : start + 8] for start in range(0, 32, 8)]
-    assert all(sorted(order) == list(range(8)) for order in passes)
-    assert len({tuple(order) for order in passes}) > 1
+    passes = [flat[start : start + 64] for start in range(0, 128, 64)]
+    assert all(sorted(order) == list(range(64)) for order in passes)
+    assert passes[0] != passes[1]
+    spread = [max(lengths[text] for text in members) - min(lengths[text] for text in members) for members in steps]
+    assert np.mean(spread) < 0.6 * (max(lengths) - min(lengths))
     for members in steps:
-        assert sum(sizes[text] for text in members[:-1]) < 40
-    assert steps != list(itertools.islice(schedule(sizes, 40, 4), 40))
+        assert sum(sizes[text] for text in members[:-1]) < 100
+    assert steps != list(itertools.islice(schedule(sizes, lengths, 100, 4), 90))
 
 
 def test_confidence_that_is_right_half_of_the_time_is_told() -> None:

@@ -45,6 +45,9 @@ class TextStates:
 class StateFiles:
     """Texts of many state files, in order; each is read when it is asked for.
 
+    Attributes:
+        sizes: written tokens of every text; lengths: rows of every text.
+
     Raises:
         ArtefactError: a file that is missing or damaged.
     """
@@ -55,6 +58,7 @@ class StateFiles:
         for number, path in enumerate(paths):
             self._files.append(_open(path))
             self._index(number)
+        self.lengths = [end - start for _file, start, end, _first, _norm in self._places]
         self.sizes = [end - start - first for _file, start, end, first, _norm in self._places]
 
     def __len__(self) -> int:

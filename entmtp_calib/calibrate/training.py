@@ -24,6 +24,9 @@ from entmtp_calib.engine.target import Target
 from entmtp_calib.storage import write_atomically
 
 
+_WINDOW = 512  # texts that are sorted by length together
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
     """How heads are trained.
@@ -77,7 +80,7 @@ def train(
     optimiser = torch.optim.AdamW(heads.parameters(), lr=config.rate, weight_decay=config.decay, betas=(0.9, 0.95))
     start, seconds = _resume(heads, optimiser, checkpoint)
     clock = time.perf_counter() - seconds
-    batches = itertools.islice(schedule(states.sizes, config.batch, config.seed), start, config.steps)
+    batches = itertools.islice(schedule(states.sizes, states.lengths, config.batch, config.seed), start, config.steps)
     for step, members in enumerate(batches, start):
         for group in optimiser.param_groups:
             group["lr"] = config.rate_at(step)
@@ -94,23 +97,35 @@ def train(
     return _resume(heads, optimiser, checkpoint)[1]
 
 
-def schedule(sizes: Sequence[int], batch: int, seed: int) -> Iterator[list[int]]:
-    """Texts of every step, without end: every pass takes each text once, in an order of its own.
+def schedule(sizes: Sequence[int], lengths: Sequence[int], batch: int, seed: int) -> Iterator[list[int]]:
+    """Texts of every step, without end: every pass takes each text once, in batches and an order of its own.
+
+    Texts of like length go together, which saves padding; which of them meet is drawn anew in every pass.
 
     Args:
-        sizes: written tokens of every text.
-        batch: a step takes texts until it has this many tokens; the last step of a pass may have fewer.
+        sizes: written tokens of every text; lengths: all its tokens.
+        batch: a step takes texts until it has this many written tokens; one step of a window may have fewer.
     """
     for number in itertools.count():
-        order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed * 1_000_003 + number)).tolist()
-        members: list[int] = []
-        for text in order:
-            members.append(text)
-            if sum(sizes[member] for member in members) >= batch:
-                yield members
-                members = []
-        if members:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+        order = torch.randperm(len(sizes), generator=generator).tolist()
+        batches: list[list[int]] = []
+        for start in range(0, len(order), _WINDOW):
+            batches += _cut(sorted(order[start : start + _WINDOW], key=lambda text: (lengths[text], text)), sizes, batch)
+        yield from (batches[index] for index in torch.randperm(len(batches), generator=generator).tolist())
+
+
+def _cut(order: Sequence[int], sizes: Sequence[int], batch: int) -> Iterator[list[int]]:
+    members: list[int] = []
+    total = 0
+    for text in order:
+        members.append(text)
+        total += sizes[text]
+        if total >= batch:
             yield members
+            members, total = [], 0
+    if members:
+        yield members
 
 
 def _resume(heads: DraftHeads, optimiser: torch.optim.Optimizer, checkpoint: Path) -> tuple[int, float]:
