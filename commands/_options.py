@@ -11,11 +11,24 @@ Model = Annotated[
     str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.", envvar="ENTMTP_MODEL")
 ]
 Heads = Annotated[str, typer.Option(help="Draft heads: shipped ones by name, a folder or a hub name.", envvar="ENTMTP_HEADS")]
-Task = Annotated[str, typer.Option(help="Prompts: humaneval, gsm8k, sharegpt, python-stdlib, or a JSON(L) file.")]
-Data = Annotated[str | None, typer.Option(help="Local file of a named task.", show_default="none")]
+Task = Annotated[
+    str,
+    typer.Option(help="Prompts: humaneval, gsm8k, sharegpt, python-stdlib, hf:OWNER/NAME[:CONFIG[:SPLIT]], or a JSON, JSONL or "
+                 "CSV file or a folder of save_to_disk.")
+]  # fmt: skip
+Data = Annotated[str | None, typer.Option(help="Local copy of a named task, in any of these forms.", show_default="none")]
+Turns = Annotated[str, typer.Option(help="first: one prompt of a conversation; all: one of every user turn.")]
+LongPrompts = Annotated[
+    str, typer.Option(help="skip: leave out prompts without room for text and tree; cut: drop their beginning.")
+]
+DumpPrompts = Annotated[
+    Path | None, typer.Option(help="Write the prompts that are used, as text and ids, to this file.", show_default="none")
+]
 Out = Annotated[Path, typer.Option(help="Run folder, made if it is not there.")]
 RunFolder = Annotated[Path, typer.Argument(help="Run folder that `entmtp search` or `entmtp run` made.", metavar="RUN")]
-PromptStyle = Annotated[str, typer.Option(help="chat, raw, or auto: chat where the tokenizer has a template.")]
+PromptStyle = Annotated[
+    str, typer.Option(help="chat, raw, vicuna (v1.1), or auto: chat where the tokenizer has a template, else raw.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of prompt choice, timing order and resampling.", min=0)]
 SameSeed = Annotated[int | None, typer.Option(help="Must be the run's; given only to make sure.", show_default="the run's")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", envvar="ENTMTP_DEVICE")]

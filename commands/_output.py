@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
@@ -165,12 +166,13 @@ def _stderr() -> Console:
 
 
 def _render(table: Table) -> RichTable:
-    view = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    title = escape(table.title)  # names and reasons come from users' files and may hold brackets
+    view = RichTable(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     for column in table.columns:
         numeric = column.form or all(isinstance(row.get(column.key), (int, float)) for row in table.rows)
         view.add_column(column.heading, justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
-        view.add_row(*(_cell(row.get(column.key), column.form) for column in table.columns))
+        view.add_row(*(escape(_cell(row.get(column.key), column.form)) for column in table.columns))
     return view
 
 

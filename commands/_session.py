@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 from entmtp_calib.errors import UsageError
 
 from ._output import Output
+from ._tables import prompts_table
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
-    from entmtp_calib.calibrate.splits import RunConfig
+    from entmtp_calib.calibrate.splits import Report, RunConfig, Splits
     from entmtp_calib.engine.pair import Pair
     from entmtp_calib.rundir import RunDir
 
-SMALL = 20
 DEFAULT_DEPTH = 4
+MANY_LONG = 0.1  # share of too long prompts from which the rest speaks for short ones only
 Tick = Callable[[str, int, int], None]
 
 
@@ -40,30 +41,43 @@ def load(out: Output, model: str, heads: str | None, device: str, dtype: str) ->
     return pair
 
 
-def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tick) -> Calibration:
-    """Begin or reopen a run with these options."""
+def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tick, dump: Path | None = None) -> Calibration:
+    """Begin or reopen a run with these options; what can fail without a model fails before one is loaded.
+
+    Args:
+        dump: file for the prompts that are used, or None.
+    """
     from entmtp_calib.calibrate.pipeline import Calibration, begin
+    from entmtp_calib.calibrate.prompt_dump import check_dump, dump_prompts
+    from entmtp_calib.calibrate.prompts import load_prompts
     from entmtp_calib.calibrate.splits import load_splits
     from entmtp_calib.engine.decoder import check_depth
     from entmtp_calib.topology import chain
 
+    check_dump(dump)
+    found = load_prompts(config.task, config.data, None, config.seed, turns=config.turns)
     pair = load(out, config.model, config.heads, config.device, config.dtype)
     placement = pair.placement
     depth = min(DEFAULT_DEPTH, pair.heads.depth) if config.max_depth is None else config.max_depth
     check_depth(chain(depth), pair.heads)
     config = replace(config, device=str(placement.device), dtype=placement.dtype_name, max_depth=depth)
-    splits, found = load_splits(pair.tokenizer, pair.target.max_positions, config)
-    for note in found.notes:
-        out.warn(note)
-    if found.skipped:
-        out.say("skipped prompts: " + ", ".join(f"{reason} {count}" for reason, count in sorted(found.skipped.items())))
-    counts = {name: part["prompts"] for name, part in splits.about().items()}
-    out.say("prompts: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
-    small = [name for name, count in counts.items() if count < SMALL]
-    if small:
-        out.warn(f"fewer than {SMALL} prompts for {', '.join(small)}: too small to trust")
-    run = begin(path, config, pair, splits, fresh)
+    splits, report = load_splits(found, pair.tokenizer, pair.target.max_positions, pair.heads.depth, config)
+    _tell(out, config.task, report)
+    if dump is not None:
+        dump_prompts(dump, splits, pair.tokenizer, config.prompt_style)
+        out.say(f"prompts as they are used: {dump}")
+    run = begin(path, config, pair, splits, report, fresh)
     return Calibration(run, lambda: pair, lambda _pair: splits, tick)
+
+
+def _tell(out: Output, task: str, report: Report) -> None:
+    """Say which prompts are used, which are not, and why."""
+    for note in report.notes:
+        out.warn(note)
+    out.table(prompts_table(task, report))
+    out.say("prompts: " + ", ".join(f"{name} {count}" for name, count in report.used.items()))
+    if report.long_share > MANY_LONG:
+        out.warn(f"{report.long_share:.0%} of the prompts are too long for the context: the figures speak for shorter ones")
 
 
 def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None, tick: Tick) -> Calibration:
@@ -73,6 +87,7 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
         UsageError: device, dtype or seed differ from the run's.
     """
     from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.calibrate.prompts import load_prompts
     from entmtp_calib.calibrate.splits import load_splits
     from entmtp_calib.rundir import RunDir
 
@@ -81,12 +96,14 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
     for name, value in (("device", device), ("dtype", dtype), ("seed", seed)):
         if value not in ("auto", None) and value != config[name]:
             raise UsageError(f"this run has {name} {config[name]}, not {value}.", "A run keeps its options; start another.")
-    calibration: Calibration
+
+    def prompts(pair: Pair) -> Splits:
+        options = calibration.config
+        found = load_prompts(options.task, options.data, None, options.seed, turns=options.turns)
+        return load_splits(found, pair.tokenizer, pair.target.max_positions, pair.heads.depth, options)[0]
+
     calibration = Calibration(
-        run,
-        lambda: load(out, config["model"], config["heads"], config["device"], config["dtype"]),
-        lambda pair: load_splits(pair.tokenizer, pair.target.max_positions, calibration.config)[0],
-        tick,
+        run, lambda: load(out, config["model"], config["heads"], config["device"], config["dtype"]), prompts, tick
     )
     return calibration
 

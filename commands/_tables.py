@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from entmtp_calib.trust import too_few
+
 from ._output import Column, Table
+
+
+def marked(table: Table, counts: Mapping[str, int]) -> Table:
+    """The table, with a mark in its title if a figure of the run rests on too few prompts.
+
+    Args:
+        counts: prompts of each part.
+    """
+    small = ", ".join(f"{name} {count}" for name, count in too_few(counts).items())
+    return table._replace(title=f"{table.title} (too small to trust: {small} prompts)") if small else table
+
+
+def prompts_table(task: str, report: Any) -> Table:
+    """What became of the prompts; the JSON document also has the first few row numbers of each reason."""
+    rows = [{"what": "kept", "prompts": sum(report.used.values())}]
+    rows += [{"what": f"skipped: {reason}", "prompts": count, "rows": list(report.examples.get(reason, ()))}
+             for reason, count in sorted(report.skipped.items())]  # fmt: skip
+    more = {"kept, but cut": report.cut, "not needed": report.not_needed}
+    rows += [{"what": what, "prompts": count} for what, count in more.items() if count]
+    return Table("prompts", f"Prompts of {task}", (Column("what", "what"), Column("prompts", "prompts")), rows)
 
 
 def frontier_table(frontier: Any) -> Table:
@@ -56,13 +78,22 @@ def timing_table(timed: Sequence[Any]) -> Table:
     return Table("timings", "Timing: end to end, prefill included, interleaved", columns, shown)
 
 
+def _of_bank(table: Table, bank: Any) -> Table:
+    """The table with the bank's mark."""
+    if not bank.too_small_to_trust:
+        return table
+    found = marked(table, bank.prompts.get("prompts_used", {}))
+    return found if found is not table else table._replace(title=f"{table.title} (too small to trust)")
+
+
 def arms_table(bank: Any) -> Table:
     """Every timed arm by replay, and whether the bank kept it."""
     kept = {tree.label for tree in bank.trees}
     found = bank.evaluation.get("arms_fit_tokens_per_s", {})
     rows = [{"arm": label, "tokens_per_s": rate, "kept": "kept" if label in kept else ""} for label, rate in found.items()]
     columns = (Column("arm", "arm"), Column("tokens_per_s", "tokens/s", ".1f"), Column("kept", "in the bank"))
-    return Table("arms", "Arms on the fit prompts: replayed tokens per step over measured seconds per step", columns, rows)
+    title = "Arms on the fit prompts: replayed tokens per step over measured seconds per step"
+    return _of_bank(Table("arms", title, columns, rows), bank)
 
 
 def bank_table(bank: Any) -> Table:
@@ -74,7 +105,8 @@ def bank_table(bank: Any) -> Table:
     columns = (Column("index", "index"), Column("tree", "tree"), Column("nodes", "nodes"), Column("depth", "depth"),
                Column("mean_accept", "mean accept", ".3f"), Column("tokens_per_s", "tokens/s", ".1f"),
                Column("speedup", "× ar", ".2f"))  # fmt: skip
-    return Table("bank", f"Bank for {bank.target['name']} with {bank.heads['name']} on {bank.task}", columns, rows)
+    title = f"Bank for {bank.target['name']} with {bank.heads['name']} on {bank.task}"
+    return _of_bank(Table("bank", title, columns, rows), bank)
 
 
 def policy_table(bank: Any) -> Table:
@@ -95,7 +127,7 @@ def policy_table(bank: Any) -> Table:
     columns = (Column("policy", "policy"), Column("rule", "rule"), Column("fit_tokens_per_s", "tokens/s, fit", ".1f"),
                Column("test_tokens_per_s", "tokens/s, test", ".1f"), Column("gain", "× static", ".3f"),
                Column("interval", "95 % interval"), Column("switches", "switches/100", ".1f"))  # fmt: skip
-    return Table("policies", f"Policies on {bank.signal}, by replay with measured step costs", columns, rows)
+    return _of_bank(Table("policies", f"Policies on {bank.signal}, by replay with measured step costs", columns, rows), bank)
 
 
 def describe(policy: Any, bank: Any) -> str:

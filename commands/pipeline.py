@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _options as opt
 from ._output import Output
-from ._session import load, open_run, same_heads, start_run
-from ._tables import arms_table, bank_table, frontier_table, policy_table, recalibration_table, timing_table
+from ._session import open_run, same_heads, start_run
+from ._side_by_side import side_by_side
+from ._tables import arms_table, bank_table, frontier_table, marked, policy_table, recalibration_table, timing_table
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
@@ -21,6 +23,8 @@ def run(
     task: opt.Task = "humaneval",
     data: opt.Data = None,
     prompt_style: opt.PromptStyle = "auto",
+    turns: opt.Turns = "first",
+    long_prompts: opt.LongPrompts = "skip",
     search_prompts: opt.SearchPrompts = 32,
     fit_prompts: opt.FitPrompts = 24,
     test_prompts: opt.TestPrompts = 20,
@@ -35,6 +39,7 @@ def run(
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    dump_prompts: opt.DumpPrompts = None,
     fresh: opt.Fresh = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -44,29 +49,33 @@ def run(
     A killed run goes on where it stopped when the same command is given again.
     """
     from entmtp_calib.calibrate.splits import RunConfig
+    from entmtp_calib.signals import signal_depth
 
     screen = Output(json, quiet)
     config = RunConfig(model, heads, task, data, prompt_style, seed, search_prompts, fit_prompts, test_prompts,
-                       max_new_tokens, max_nodes, max_depth, device, dtype)  # fmt: skip
-    if not fresh and _already_there(screen, out, config, {"trees": trees, "prompts": recalibrate_prompts},
-                                    {"rounds": rounds, "prompts": time_prompts}, signal):  # fmt: skip
+                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts)  # fmt: skip
+    signal_depth(signal)  # a typo should not cost the hours before the signal is read
+    stages = {"trees": trees, "prompts": recalibrate_prompts}, {"rounds": rounds, "prompts": time_prompts}
+    if not fresh and dump_prompts is None and _already_there(screen, out, config, *stages, signal):
         screen.finish("run")
         return
     with screen.progress() as tick:
-        calibration = start_run(screen, out, config, fresh, tick)
+        calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
+        calibration.check_signal(signal)
+        counts = _counts(screen, calibration, {"recalibrate": recalibrate_prompts, "time": time_prompts})
         screen.say("search: self-rollout and greedy growth")
         frontier = calibration.search()
-        screen.table(frontier_table(frontier))
+        screen.table(marked(frontier_table(frontier), counts))
         screen.say("recalibrate: every tree by itself, on prompts that search did not see")
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts)
-        screen.table(recalibration_table(recalibrated))
+        screen.table(marked(recalibration_table(recalibrated), counts))
         screen.say("time: every arm on every prompt, interleaved")
         timed = calibration.time(rounds, time_prompts)
-        _report_timing(screen, timed)
+        _report_timing(screen, timed, counts)
         screen.say("fit-thresholds: policies by replay")
         calibration.fit(signal, timed, recalibrated)
     _report_bank(screen, calibration)
-    _side_by_side(screen, calibration)
+    side_by_side(screen, calibration)
     screen.finish("run")
 
 
@@ -77,6 +86,8 @@ def search(
     task: opt.Task = "humaneval",
     data: opt.Data = None,
     prompt_style: opt.PromptStyle = "auto",
+    turns: opt.Turns = "first",
+    long_prompts: opt.LongPrompts = "skip",
     search_prompts: opt.SearchPrompts = 32,
     fit_prompts: opt.FitPrompts = 24,
     test_prompts: opt.TestPrompts = 20,
@@ -86,6 +97,7 @@ def search(
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    dump_prompts: opt.DumpPrompts = None,
     fresh: opt.Fresh = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -95,11 +107,11 @@ def search(
 
     screen = Output(json, quiet)
     config = RunConfig(model, heads, task, data, prompt_style, seed, search_prompts, fit_prompts, test_prompts,
-                       max_new_tokens, max_nodes, max_depth, device, dtype)  # fmt: skip
+                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts)  # fmt: skip
     with screen.progress() as tick:
-        calibration = start_run(screen, out, config, fresh, tick)
+        calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
         frontier = calibration.search()
-    screen.table(frontier_table(frontier))
+    screen.table(marked(frontier_table(frontier), _counts(screen, calibration)))
     screen.say(f"next: entmtp recalibrate {out}")
     screen.finish("search")
 
@@ -120,7 +132,7 @@ def recalibrate(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         recalibrated = calibration.recalibrate(trees, prompts, fresh)
-    screen.table(recalibration_table(recalibrated))
+    screen.table(marked(recalibration_table(recalibrated), _counts(screen, calibration, {"recalibrate": prompts})))
     screen.say(f"next: entmtp time {run_folder}")
     screen.finish("recalibrate")
 
@@ -141,7 +153,7 @@ def time(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         timed = calibration.time(rounds, prompts, fresh)
-    _report_timing(screen, timed)
+    _report_timing(screen, timed, _counts(screen, calibration, {"time": prompts}))
     screen.say(f"next: entmtp fit-thresholds {run_folder}")
     screen.finish("time")
 
@@ -157,7 +169,10 @@ def fit_thresholds(
     quiet: opt.Quiet = False,
 ) -> None:
     """Choose the bank from the timings, fit the policies by replay and write bank.json."""
+    from entmtp_calib.signals import signal_depth
+
     screen = Output(json, quiet)
+    signal_depth(signal)
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         if fresh:
@@ -198,10 +213,26 @@ def _already_there(screen: Output, out: Path, config: Any, recalibrate: Any, tim
     return True
 
 
-def _report_timing(screen: Output, timed: list[Any]) -> None:
+def _counts(screen: Output, calibration: Calibration, asked: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Prompts that the run's figures rest on; a stage that asked for more than there are is told of.
+
+    Args:
+        asked: prompts that stages of this command were told to take.
+    """
+    from entmtp_calib.trust import too_few
+
+    counts = calibration.counts(asked)
+    for stage, wanted in (asked or {}).items():
+        if counts[stage] < wanted:
+            screen.warn(f"{stage} takes {wanted} prompts and the fit part has {counts['fit']}; none is used twice")
+    screen.keep(prompts_used=counts, too_small_to_trust=bool(too_few(counts)))
+    return counts
+
+
+def _report_timing(screen: Output, timed: list[Any], counts: Mapping[str, int]) -> None:
     from entmtp_calib.calibrate.timing import AR_AGAIN
 
-    screen.table(timing_table(timed))
+    screen.table(marked(timing_table(timed), counts))
     again = next(arm for arm in timed if arm.label == AR_AGAIN)
     screen.say(
         f"A/A check: plain decoding against itself gives {again.speedup:.3f} ({again.speedup_low:.3f}–{again.speedup_high:.3f})"
@@ -218,48 +249,9 @@ def _report_bank(screen: Output, calibration: Calibration) -> None:
     screen.table(arms_table(bank))
     screen.table(bank_table(bank))
     screen.table(policy_table(bank))
-    screen.keep(bank_file=str(calibration.run.file("bank.json")), recommended=bank.recommended)
+    screen.keep(bank_file=str(calibration.run.file("bank.json")), recommended=bank.recommended,
+                prompts_used=bank.prompts.get("prompts_used", {}), too_small_to_trust=bank.too_small_to_trust)  # fmt: skip
     if bank.recommended == "static":
         screen.text("No policy that switches has a measurable gain over the best static tree: static is recommended.")
     else:
         screen.text(f"Recommended: {bank.recommended}.")
-
-
-def _side_by_side(screen: Output, calibration: Calibration) -> None:
-    """Decode one prompt that nothing has seen, with the bank and without."""
-    from entmtp_calib.bank import load_bank
-    from entmtp_calib.calibrate.comparison import compare_with_plain
-
-    bank = load_bank(calibration.run.file("bank.json"))
-    name, ids = calibration.splits.test[0]
-    found = compare_with_plain(calibration.pair, bank, "auto", ids, calibration.stop)
-    screen.text(f"\nHeld-out prompt {name}, decoded with the bank ({bank.recommended}) and without:")
-    screen.text("\n".join("  " + line for line in found.text.splitlines()[:12]))
-    screen.fields("side_by_side", {"prompt": name} | _figures(found))
-    if not found.same_text:
-        where = f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart"
-        screen.warn(f"{where} ({found.verdict})")
-        if calibration.config.dtype != "float32":
-            _exact(screen, calibration, bank, ids)
-
-
-def _exact(screen: Output, calibration: Calibration, bank: Any, ids: list[int]) -> None:
-    """Decode the prompt once more in float32, where trees and plain decoding write the same text."""
-    from entmtp_calib.calibrate.comparison import compare_with_plain
-
-    config = calibration.config
-    pair = load(Output(quiet=True), config.model, config.heads, config.device, "float32")
-    found = compare_with_plain(pair, bank, "auto", ids, calibration.stop)
-    screen.text("The same prompt in float32, where texts do not depend on rounding:")
-    screen.fields("side_by_side_float32", _figures(found))
-
-
-def _figures(found: Any) -> dict[str, Any]:
-    return {
-        "same_text": found.same_text,
-        "tokens": found.tokens,
-        "tokens_per_step": found.tokens_per_step,
-        "tokens_per_s_bank": found.tokens_per_s,
-        "tokens_per_s_plain": found.plain_tokens_per_s,
-        "ratio": found.tokens_per_s / found.plain_tokens_per_s,
-    }

@@ -17,10 +17,12 @@ from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.policy import Policy, policy_from_json
 from entmtp_calib.signals import signal_depth
 from entmtp_calib.storage import read_json, savable, to_json, write_atomically
+from entmtp_calib.template import RESOLVED
 from entmtp_calib.topology import Topology, from_lists
 
 FORMAT, VERSION = "entmtp-bank", 1
 _HINT = "Make it again with: entmtp run"
+_OPTIONAL: dict[str, Any] = {"prompts": {}, "too_small_to_trust": False}  # fields that an older bank lacks
 _TREE_NUMBERS = ("mean_accept", "tokens_per_step", "tokens_per_s", "seconds_per_step", "draft_seconds", "speedup",
                  "speedup_low", "speedup_high")  # fmt: skip
 
@@ -46,7 +48,8 @@ class TopologyBank:
     task: what it was calibrated on; target, heads: name, identity and what else they need; acceptance: rule and temperature;
     template: prompt style and hash of the chat template; signal: what the policies read; recommended: name of a policy;
     measured: machine and placement of the timings; evaluation: what the policies gave on held-out prompts; splits: prompts of
-    each part, by hash; limits: cap and end ids of the calibration; provenance: versions and command.
+    each part, by hash; limits: cap and end ids of the calibration; provenance: versions and command; prompts: how many were used
+    and skipped, and how long they are; too_small_to_trust: a figure rests on fewer than `trust.SMALL` prompts.
     """
 
     task: str
@@ -63,6 +66,8 @@ class TopologyBank:
     splits: Mapping[str, Any]
     limits: Mapping[str, Any]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Mapping[str, Any] = field(default_factory=dict)
+    too_small_to_trust: bool = False
 
     @property
     def topologies(self) -> list[Topology]:
@@ -104,6 +109,7 @@ class TopologyBank:
         plain = ("task", "target", "heads", "acceptance", "template", "signal", "recommended", "measured", "evaluation",
                  "splits", "limits", "provenance")  # fmt: skip
         value: dict[str, Any] = {name: getattr(self, name) for name in plain}
+        value |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name)}
         policies = {name: policy.to_json() for name, policy in self.policies.items()}
         return value | {"format": FORMAT, "version": VERSION, "trees": [t.to_json() for t in self.trees], "policies": policies}
 
@@ -154,8 +160,8 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     if acceptance["rule"] != "exact" or type(acceptance.get("temperature")) is not int or acceptance["temperature"] != 0:
         raise ArtefactError(f"acceptance {dict(acceptance)} is not known; this tool runs exact acceptance at temperature 0.")
     template = _section(value, "template", ("style", "hash"))
-    if template["style"] not in ("chat", "raw"):
-        raise ArtefactError(f"field 'template.style' is {template['style']!r}, not chat or raw.")
+    if template["style"] not in RESOLVED:
+        raise ArtefactError(f"field 'template.style' is {template['style']!r}, not {', '.join(RESOLVED)}.")
     return TopologyBank(
         task=_get(value, "task", str),
         target=target,
@@ -171,6 +177,8 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
         splits=_get(value, "splits", dict),
         limits=_get(value, "limits", dict),
         provenance=_get(value, "provenance", dict),
+        prompts=_get(_OPTIONAL | value, "prompts", dict),
+        too_small_to_trust=_get(_OPTIONAL | value, "too_small_to_trust", bool),
     )
 
 

@@ -28,6 +28,7 @@ from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.evidence import Replayer
 from entmtp_calib.policy import Policy
 from entmtp_calib.provenance import machine, provenance
+from entmtp_calib.trust import too_few
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def fit_policies(
 
 def make_bank(
     config: Mapping[str, Any], inputs: Mapping[str, Any], end_ids: Sequence[int], device: str, fitted: Fitted,
-    recalibrated: Sequence[Recalibrated],
+    recalibrated: Sequence[Recalibrated], prompts: Mapping[str, Any],
 ) -> TopologyBank:  # fmt: skip
     """The bank file's content.
 
@@ -84,6 +85,7 @@ def make_bank(
         config, inputs: as in `run.json`.
         end_ids: ids that ended texts.
         device: where the timings were taken.
+        prompts: what became of the prompts; "prompts_used" has the counts that the figures rest on.
     """
     accept = {item.candidate.label: item.mean_accept for item in recalibrated}
     policies: dict[str, Policy] = {judged.name: judged.fit.policy for judged in fitted.policies}
@@ -102,6 +104,8 @@ def make_bank(
         splits=inputs["splits"],
         limits={"max_new_tokens": config["max_new_tokens"], "end_ids": sorted(end_ids)},
         provenance=provenance(),
+        prompts=prompts,
+        too_small_to_trust=bool(too_few(prompts["prompts_used"])),
     )
 
 

@@ -5,7 +5,7 @@ Computes and stores; prints nothing. Every stage skips what is there, so the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from entmtp_calib.calibrate.fitting import Fitted, fit_policies, make_bank
 from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate
 from entmtp_calib.calibrate.rollout import self_rollout
 from entmtp_calib.calibrate.search import Frontier, frontier_from_json, search
-from entmtp_calib.calibrate.splits import Encoded, RunConfig, Splits
+from entmtp_calib.calibrate.splits import Encoded, Report, RunConfig, Splits
 from entmtp_calib.calibrate.thresholds import Costs, hull, replayed_rates
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Timed, draft_seconds, time_arms
 from entmtp_calib.engine.decoder import Decoder
@@ -31,6 +31,7 @@ from entmtp_calib.storage import Journal, read_json, to_json, write_atomically
 from entmtp_calib.template import template_about
 from entmtp_calib.topology import Topology
 
+_JOURNALS = {"recalibrate": "recalibration.jsonl", "time": "timings.jsonl"}
 Tick = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 
@@ -112,8 +113,17 @@ class Calibration:
 
     def options(self, stage: str) -> dict[str, Any]:
         """Options that a stage was begun with."""
-        names = {"recalibrate": "recalibration.jsonl", "time": "timings.jsonl"}
-        return dict(self.run.journal_options(names[stage]))
+        return dict(self.run.journal_options(_JOURNALS[stage]))
+
+    def counts(self, planned: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Prompts that figures rest on: those of each part, and those of the fit part that stages take.
+
+        Args:
+            planned: prompts asked for by stages that are still to come; stages that have begun know their own.
+        """
+        counts = {name: int(part["prompts"]) for name, part in self.run.about["inputs"]["splits"].items()}
+        begun = {stage: self.options(stage)["prompts"] for stage, name in _JOURNALS.items() if self.run.file(name).exists()}
+        return counts | {stage: min(asked, counts["fit"]) for stage, asked in {**(planned or {}), **begun}.items()}
 
     def time(self, rounds: int, prompts: int, fresh: bool = False) -> list[Timed]:
         """Time plain decoding and every candidate, interleaved."""
@@ -129,8 +139,7 @@ class Calibration:
 
     def fit(self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated]) -> Fitted:
         """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`."""
-        if signal_depth(signal) > self.pair.heads.depth:
-            raise UsageError(f"signal {signal} needs {signal_depth(signal)} heads and there are {self.pair.heads.depth}.")
+        self.check_signal(signal)
         arms = [arm for arm in timed if arm.label != AR_AGAIN]
         fit_traces, test_traces = self.traces("fit"), self.traces("test")
         rates = replayed_rates(arms, fit_traces)
@@ -143,12 +152,22 @@ class Calibration:
         )
         fit, test = (Replayer(bank, traces, signal) for traces in (fit_traces, test_traces))
         fitted = fit_policies(signal, kept, rates, costs, fit, test, self.config.seed)
+        prompts = self.run.about.get("prompts", {}) | {"prompts_used": self.counts()}
         bank_file = make_bank(
             self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
-            str(self.pair.target.device), fitted, recalibrated,
+            str(self.pair.target.device), fitted, recalibrated, prompts,
         )  # fmt: skip
         bank_file.save(self.run.file("bank.json"))
         return fitted
+
+    def check_signal(self, signal: str) -> None:
+        """Refuse a signal that needs more heads than there are.
+
+        Raises:
+            UsageError: it does, or it is not known.
+        """
+        if signal_depth(signal) > self.pair.heads.depth:
+            raise UsageError(f"signal {signal} needs {signal_depth(signal)} heads and there are {self.pair.heads.depth}.")
 
     def _shared_draft_seconds(self, bank: Sequence[Topology], signal: str) -> float:
         """Seconds to draft the union of the bank and the signal's chain: measured once, then kept with the timings."""
@@ -190,8 +209,8 @@ def check_same(recorded: dict[str, Any], found: dict[str, Any]) -> None:
             raise ArtefactError(f"the {part} of this run is not what it began with.", "Start another run with --out.")
 
 
-def begin(path: Path, config: RunConfig, pair: Pair, splits: Splits, fresh: bool) -> RunDir:
+def begin(path: Path, config: RunConfig, pair: Pair, splits: Splits, report: Report, fresh: bool) -> RunDir:
     """Open or create the run folder of exactly this configuration."""
     inputs = inputs_of(pair, config) | {"splits": splits.about()}
-    more = {"provenance": provenance(), "placement": pair.placement.reason}
+    more = {"provenance": provenance(), "placement": pair.placement.reason, "prompts": report.about()}
     return RunDir.start(path, asdict(config), inputs, more, fresh)

@@ -5,17 +5,23 @@ Needs a tokenizer and the target's limits; runs no model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from entmtp_calib.calibrate.prompts import PromptSet, load_prompts
+from entmtp_calib.calibrate.conversations import TURNS
+from entmtp_calib.calibrate.prompts import Prompt, PromptSet
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.storage import digest
-from entmtp_calib.template import encode
+from entmtp_calib.template import TemplateRefusal, check_style, encode, resolve_style
+from entmtp_calib.topology import published_default
 
 Encoded = list[tuple[str, list[int]]]
 """Prompts as `(id, token ids)`."""
-_ROOM = 100  # slots that a prompt must leave free for a tree
+LONG_PROMPTS = ("skip", "cut")
+TOO_LONG = "too long for the context"
+_QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9, "max": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +42,23 @@ class RunConfig:
     max_depth: int | None = None
     device: str = "cpu"
     dtype: str = "float32"
+    turns: str = "first"
+    long_prompts: str = "skip"
 
     def __post_init__(self) -> None:
         for name in ("search_prompts", "fit_prompts", "test_prompts", "max_new_tokens", "max_nodes", "max_depth"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}.", "Ask for at least 1.")
+        check_style(self.prompt_style)
+        for name, known in (("turns", TURNS), ("long_prompts", LONG_PROMPTS)):
+            if getattr(self, name) not in known:
+                raise UsageError(f"unknown --{name.replace('_', '-')} {getattr(self, name)!r}.", f"Known: {', '.join(known)}.")
+
+    @property
+    def wanted(self) -> tuple[int, int, int]:
+        """Prompts of search, fit and test."""
+        return self.search_prompts, self.fit_prompts, self.test_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,48 +69,172 @@ class Splits:
     fit: Encoded
     test: Encoded
 
+    @property
+    def parts(self) -> dict[str, Encoded]:
+        """The parts by name."""
+        return {"search": self.search, "fit": self.fit, "test": self.test}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Prompts of each part."""
+        return {name: len(part) for name, part in self.parts.items()}
+
     def about(self) -> dict[str, Any]:
         """Counts and hashes, for run and bank."""
-        parts = {"search": self.search, "fit": self.fit, "test": self.test}
-        return {name: {"prompts": len(part), "hash": digest(part)} for name, part in parts.items()}
+        return {name: {"prompts": len(part), "hash": digest(part)} for name, part in self.parts.items()}
 
 
-def load_splits(tokenizer: Any, max_positions: int, config: RunConfig) -> tuple[Splits, PromptSet]:
-    """Choose, encode and divide the prompts of a run.
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of the prompts of a set.
 
-    Prompts that do not leave room for the text and a tree are skipped and counted, and so are further pieces of a conversation
-    that is used already. If there are fewer than asked for, the parts shrink alike.
+    used: prompts of each part; cut: those of them that were shortened; not_needed: prompts beyond what was asked for;
+    skipped, examples, notes: as in `Tally`; long_share: part of the prompts tried that were too long; lengths: quantiles of the
+    used prompts' lengths in tokens.
+    """
+
+    used: Mapping[str, int]
+    cut: int
+    not_needed: int
+    skipped: Mapping[str, int]
+    examples: Mapping[str, Sequence[int]]
+    notes: Sequence[str]
+    long_share: float
+    lengths: Mapping[str, int]
+
+    def about(self) -> dict[str, Any]:
+        """What run and bank tell of the choice of prompts."""
+        return {"prompts_used": dict(self.used), "prompts_skipped_too_long": self.skipped.get(TOO_LONG, 0),
+                "prompts_cut": self.cut, "length_quantiles": dict(self.lengths), "skipped": dict(self.skipped)}  # fmt: skip
+
+
+def load_splits(found: PromptSet, tokenizer: Any, max_positions: int, heads: int, config: RunConfig) -> tuple[Splits, Report]:
+    """Encode the prompts of a set and divide them.
+
+    Prompts that do not leave room for the text and the largest tree are skipped or cut from the left, and so counted. With first
+    turns, further pieces of a conversation that is used already are skipped; with all turns, a conversation's prompts stay in
+    one part. If there are fewer than asked for, the parts shrink alike.
+
+    Args:
+        found: the set, in the order of its choice; what is skipped here is counted there too.
+        max_positions: the target's limit. heads: how many there are.
 
     Raises:
-        ArtefactError: fewer than three usable prompts.
+        UsageError: no room for any prompt. ArtefactError: fewer than three usable prompts, or conversations with all turns.
     """
-    wanted = (config.search_prompts, config.fit_prompts, config.test_prompts)
-    found = load_prompts(config.task, config.data, None, config.seed)
-    room = max_positions - config.max_new_tokens - _ROOM
-    usable: Encoded = []
-    threads: set[str] = set()
-    for prompt in found.prompts:
-        if len(usable) == sum(wanted):
-            break
-        ids = encode(prompt.messages, tokenizer, config.prompt_style)
+    resolve_style(tokenizer, config.prompt_style)  # a style that cannot be is no fault of a prompt
+    encoder = _Encoder(tokenizer, _room(max_positions, heads, config), config, found)
+    conversations: dict[str, Encoded] = {}
+    not_needed = 0
+    for prompt in _in_order(found.prompts, config.turns):
+        if prompt.thread not in conversations and len(conversations) == sum(config.wanted):
+            not_needed += 1
+        elif config.turns == "first" and prompt.thread in conversations:
+            found.skip("another piece of a used conversation", row=prompt.row)
+        elif ids := encoder.ids(prompt):
+            conversations.setdefault(prompt.thread, []).append((prompt.id, ids))
+    if len(conversations) < 3:
+        why = f" ({reasons})" if (reasons := found.reasons()) else ""
+        raise ArtefactError(
+            f"{len(conversations)} usable prompts are too few: search, fit and test need one each{why}.", "Give more."
+        )
+    usable = sum(map(len, conversations.values()))
+    splits = _divide(list(conversations.values()), config.wanted)
+    asked, used = sum(config.wanted), sum(splits.counts.values())
+    if used < asked:
+        found.notes.append(f"{asked} prompts were asked for and {used} can be used; the parts shrink alike")
+    return splits, _report(splits, usable, not_needed, encoder, found)
+
+
+class _Encoder:
+    """Encodes prompts and counts those that cannot be used.
+
+    Attributes:
+        cut: ids of prompts that were shortened.
+    """
+
+    def __init__(self, tokenizer: Any, room: int, config: RunConfig, found: PromptSet) -> None:
+        self.tokenizer, self.room, self.config, self.found = tokenizer, room, config, found
+        self.cut: set[str] = set()
+
+    def ids(self, prompt: Prompt) -> list[int]:
+        """Token ids, or an empty list for a prompt that was counted and is left out."""
+        try:
+            ids = encode(prompt.messages, self.tokenizer, self.config.prompt_style)
+        except TemplateRefusal as refusal:
+            self.found.skip("refused by the chat template", refusal.reason[:80], prompt.row)
+            return []
         if not ids:
-            found.skipped["no tokens"] += 1
-        elif len(ids) > room:
-            found.skipped["too long for the context"] += 1
-        elif prompt.thread in threads:
-            found.skipped["another piece of a used conversation"] += 1
-        else:
-            threads.add(prompt.thread)
-            usable.append((prompt.id, ids))
-    if len(usable) < 3:
-        raise ArtefactError(f"{len(usable)} usable prompts are too few: search, fit and test need one each.", "Give more.")
-    if len(usable) < sum(wanted):
-        found.notes.append(f"{sum(wanted)} prompts were asked for and {len(usable)} can be used; the parts shrink alike")
-        spare = len(usable) - 3  # one for each part, the rest in proportion
-        exact = [spare * part / sum(wanted) for part in wanted]
-        sizes = [1 + int(share) for share in exact]
-        for place in sorted(range(3), key=lambda place: int(exact[place]) - exact[place])[: len(usable) - sum(sizes)]:
-            sizes[place] += 1
-        wanted = (sizes[0], sizes[1], sizes[2])
-    a, b = wanted[0], wanted[0] + wanted[1]
-    return Splits(usable[:a], usable[a:b], usable[b : b + wanted[2]]), found
+            self.found.skip("no tokens", row=prompt.row)
+        elif len(ids) > self.room and self.config.long_prompts == "skip":
+            self.found.skip(TOO_LONG, row=prompt.row)
+            return []
+        elif len(ids) > self.room:
+            self.cut.add(prompt.id)
+            start = ids[:1] if ids[0] == getattr(self.tokenizer, "bos_token_id", None) and self.room > 1 else []
+            return start + ids[len(ids) - self.room + len(start) :]
+        return ids
+
+
+def _room(max_positions: int, heads: int, config: RunConfig) -> int:
+    """Longest prompt that leaves room for the text and one forward of the largest tree and its root."""
+    default = published_default()
+    nodes = max(config.max_nodes, default.size if default.depth <= heads else 0)
+    room = max_positions - config.max_new_tokens - nodes - 1
+    if room < 1:
+        text = f"--max-new-tokens {config.max_new_tokens} and a tree of {nodes} nodes"
+        raise UsageError(f"{text} leave no room for a prompt in {max_positions} positions.", "Ask for fewer.")
+    return room
+
+
+def _in_order(prompts: list[Prompt], turns: str) -> list[Prompt]:
+    """Prompts as they are tried: as they come, or conversation by conversation in the order of their first prompts."""
+    if turns == "first":
+        return prompts
+    threads: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        threads.setdefault(prompt.thread, []).append(prompt)
+    return list(chain.from_iterable(threads.values()))
+
+
+def _divide(conversations: list[Encoded], wanted: tuple[int, int, int]) -> Splits:
+    """Fill the parts with whole conversations one after another, none of them empty or beyond its size."""
+    sizes = _shrunk(sum(map(len, conversations)), wanted)
+    parts: list[Encoded] = [[], [], []]
+    place = 0
+    for number, conversation in enumerate(conversations):
+        others = 2 - place
+        if parts[place] and others and (len(parts[place]) >= sizes[place] or len(conversations) - number <= others):
+            place += 1
+        parts[place].extend(conversation)
+    search, fit, test = (part[:size] for part, size in zip(parts, wanted, strict=True))
+    return Splits(search, fit, test)
+
+
+def _shrunk(usable: int, wanted: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Sizes of the parts: as wanted, or in proportion where there are fewer, with one for each part at least."""
+    if usable >= sum(wanted):
+        return wanted
+    spare = usable - 3
+    exact = [spare * part / sum(wanted) for part in wanted]
+    sizes = [1 + int(share) for share in exact]
+    for place in sorted(range(3), key=lambda place: int(exact[place]) - exact[place])[: usable - sum(sizes)]:
+        sizes[place] += 1
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _report(splits: Splits, usable: int, not_needed: int, encoder: _Encoder, found: PromptSet) -> Report:
+    prompts = [*splits.search, *splits.fit, *splits.test]
+    lengths = sorted(len(ids) for _name, ids in prompts)
+    quantiles = {name: lengths[round(share * (len(lengths) - 1))] for name, share in _QUANTILES.items()}
+    long = found.skipped[TOO_LONG]
+    return Report(
+        used=splits.counts,
+        cut=sum(name in encoder.cut for name, _ids in prompts),
+        not_needed=not_needed + usable - len(prompts),
+        skipped=dict(found.skipped),
+        examples={reason: tuple(numbers) for reason, numbers in found.examples.items()},
+        notes=tuple(found.notes),
+        long_share=(long + len(encoder.cut)) / (usable + long),
+        lengths=quantiles,
+    )
