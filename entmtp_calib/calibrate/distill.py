@@ -102,5 +102,5 @@ def _write_shard(
 
 
 def _key(prompts: Sequence[Sequence[int]], stop: StopRule, more: tuple[float, ...]) -> bytes:
-    text = repr(([list(map(int, prompt)) for prompt in prompts], sorted(stop.end_ids), stop.max_new_tokens, *more))
+    text = repr(([list(map(int, prompt)) for prompt in prompts], sorted(stop.end_ids), stop.max_new_tokens, *stop.strings, *more))
     return hashlib.sha256(text.encode()).digest()

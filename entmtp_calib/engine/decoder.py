@@ -36,7 +36,7 @@ class Step:
 
     tokens: committed ids, root first, nothing after an end token or past the cap; accepted: committed drafts, `len(tokens) - 1`;
     index: tree of the bank that was verified; signal: what the policy read, NaN if it reads nothing;
-    reason: "end" or "length" on the last step, else "".
+    reason: "end", "stop" or "length" on the last step, else "".
     """
 
     tokens: tuple[int, ...]
@@ -143,13 +143,13 @@ class Decoder:
     def resume(self, generation: Generation) -> Iterator[Step]:
         """The loop; it may be left after any step."""
         cache, memory, length, stop, root = generation
-        written, index = 0, self.policy.members[0]
+        text, index = list[int](), self.policy.members[0]
         draft = self.draft(root)
         token, _path, signal = self.fetch(root, draft, None)
         while True:
             index = self.policy.next(index, signal)
-            if ends_with(token, written, stop):
-                tokens, reason = stop.cut(written, [token])
+            tokens, reason = stop.cut(text, [token])
+            if reason:  # nothing need be verified behind it
                 yield Step(tuple(tokens), 0, index, signal, reason)
                 return
             fits = length + self.layouts[index].depth < self.max_positions
@@ -158,11 +158,12 @@ class Decoder:
             cache.commit(length, accepted.path)
             tree, draft = draft, self.draft(root)
             first, (token, path, next_signal) = token, self.fetch(root, draft, (tree.tokens[self.rows[chosen]], accepted))
-            tokens, reason = stop.cut(written, [first, *path])
+            tokens, reason = stop.cut(text, [first, *path])
             yield Step(tuple(tokens), len(tokens) - 1, chosen, signal, reason)
             if reason:
                 return
-            length, written, signal = length + len(tokens), written + len(tokens), next_signal
+            text += tokens
+            length, signal = length + len(tokens), next_signal
 
     def draft(self, root: _Root) -> Draft:
         """Guesses for every tree that the policy may choose, and the confidence along the greedy chain."""
@@ -238,9 +239,11 @@ def autoregressive(target: Target, prompt: Sequence[int], stop: StopRule, rule: 
     slots = torch.arange(length + stop.max_new_tokens, device=target.device)
     seen = torch.ones(1, 1, 1, slots.shape[0], dtype=torch.bool, device=target.device)
     bare = TreeLayout(Topology(), target.device)
+    text: list[int] = []
     for written in range(stop.max_new_tokens):
         token = rule.choose(bare, out.logits[0, -1:], length + written - 1)
-        tokens, reason = stop.cut(written, [int(token)])
+        tokens, reason = stop.cut(text, [int(token)])
+        text += tokens
         yield Step(tuple(tokens), 0, 0, float("nan"), reason)
         if reason:
             return
@@ -265,11 +268,6 @@ def fit(stop: StopRule, prompt_length: int, target: Target) -> StopRule:
             f"the prompt has {prompt_length} tokens and {target.name} takes {target.max_positions}.", "Shorten the prompt."
         )
     return replace(stop, max_new_tokens=min(stop.max_new_tokens, room))
-
-
-def ends_with(token: int, written: int, stop: StopRule) -> bool:
-    """Whether a root is the last token of the text, so that nothing need be verified behind it."""
-    return token in stop.end_ids or written + 1 >= stop.max_new_tokens
 
 
 def check_depth(topology: Topology, drafter: Drafter | None) -> None:

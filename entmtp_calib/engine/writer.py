@@ -65,6 +65,7 @@ class _Batch:
         self.cache = target.new_cache(self.width + stop.max_new_tokens)
         self.texts: list[list[int]] = [[] for _ in prompts]
         self.live = list(range(len(prompts)))
+        self.over: set[int] = set()
 
     def run(self) -> list[list[int]]:
         tokens = self._forward(self.ids, torch.arange(self.width, device=self.target.device), self.cache)
@@ -73,13 +74,14 @@ class _Batch:
             done = set()
             for row, token in enumerate(tokens.tolist()):
                 text = self.texts[self.live[row]]
-                if text and text[-1] in self.stop.end_ids:
+                if self.live[row] in self.over:
                     done.add(row)
                     continue
-                kept, reason = self.stop.cut(len(text), [token])
+                kept, reason = self.stop.cut(text, [token])
                 text.extend(kept)
                 if reason:
                     done.add(row)
+                    self.over.add(self.live[row])
             if len(done) == len(self.live):
                 return self.texts
             if len(done) > (1 - _SHRINK_AT) * len(self.live):
