@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import VOCAB, random_heads, random_tree, tiny_model
 
-from entmtp_calib.engine.acceptance import Exact, Typical, accept, closure
+from entmtp_calib.engine.acceptance import Exact, Rule, Typical, accept, closure, rule_from
 from entmtp_calib.engine.decoder import Decoder, autoregressive
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.layout import TreeLayout
@@ -17,7 +17,7 @@ from entmtp_calib.engine.noise import Perturbation
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import trace_text
-from entmtp_calib.errors import UsageError
+from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.evidence import accepted_depths
 from entmtp_calib.policy import Hysteresis, Ladder, Static
 from entmtp_calib.topology import Topology, chain, published_default
@@ -97,7 +97,7 @@ def test_filters_keep_the_tokens_of_their_definition() -> None:
     generator = torch.Generator().manual_seed(0)
     for logits in 2 * torch.randn(20, 30, generator=generator):
         for temperature, top_k, top_p in ((0.7, 4, 1.0), (1.0, 0, 0.5), (2.0, 9, 0.8), (1.0, 100, 1.0), (1.0, 0, 1e-6)):
-            kept = (Exact(temperature, top_k, top_p)._filtered(logits[None])[0] > float("-inf")).nonzero()[:, 0].tolist()
+            kept = (Exact(temperature, top_k, top_p).filtered(logits[None])[0] > float("-inf")).nonzero()[:, 0].tolist()
             order = sorted(range(30), key=lambda i: -float(logits[i]))[: top_k or None]
             weights = [math.exp(float(logits[i]) / temperature) for i in order]
             total, mass, wanted = sum(weights), 0.0, []
@@ -167,3 +167,17 @@ def test_only_members_are_committed() -> None:
     right = torch.ones(5, dtype=torch.bool)
     assert int(accept(layout, right, members=torch.tensor([True, True, True, True, False])).length) == 2
     assert int(accept(layout, right, members=torch.tensor([True, False, False, False, False])).length) == 0
+
+
+@pytest.mark.parametrize("rule", [Exact(), Exact(0.7, 5, 0.9), Typical(1.0, 0.2, 0.5)])
+def test_rules_are_written_and_read(rule: Rule) -> None:
+    assert rule_from(rule.about()) == rule
+    assert rule_from({**rule.about()}, seed=0).lossless == isinstance(rule, Exact)
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {"rule": "lenient"}, {"rule": "exact", "warmth": 1}, {"rule": "typical", "temperature": "x"}]
+)
+def test_unknown_rules_are_refused(about: dict) -> None:
+    with pytest.raises(ArtefactError, match="is not known"):
+        rule_from(about)

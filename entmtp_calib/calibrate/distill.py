@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from entmtp_calib.engine.acceptance import Exact
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.writer import write
@@ -91,7 +92,7 @@ def _write_shard(
     target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batch: int, temperature: float, seed: int
 ) -> dict[str, np.ndarray]:
     seeds = [int.from_bytes(_key([prompt], stop, (seed,))[:7]) for prompt in prompts]
-    texts = dict(write(target, prompts, stop, batch, temperature, seeds))
+    texts = dict(write(target, prompts, stop, batch, Exact(temperature), seeds))
     written = [texts[index] for index in range(len(prompts))]
     return {
         "prompts": np.concatenate([np.asarray(prompt, np.uint32) for prompt in prompts]),

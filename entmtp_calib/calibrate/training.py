@@ -23,7 +23,6 @@ from entmtp_calib.engine.heads import DraftHeads, ResBlock
 from entmtp_calib.engine.target import Target
 from entmtp_calib.storage import write_atomically
 
-
 _WINDOW = 512  # texts that are sorted by length together
 
 

@@ -6,15 +6,16 @@ nothing of models or caches.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from entmtp_calib.engine.layout import TreeLayout
 from entmtp_calib.engine.noise import gumbel
-from entmtp_calib.errors import UsageError
+from entmtp_calib.errors import ArtefactError, UsageError
 
 
 class Accepted(NamedTuple):
@@ -35,6 +36,10 @@ class Rule(Protocol):
     @property
     def lossless(self) -> bool:
         """Whether the text is the one that plain decoding under the same rule writes."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """Plain values that `rule_from` reads; seeds are no part of a rule."""
         ...
 
     def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
@@ -86,13 +91,31 @@ class Exact:
     def lossless(self) -> bool:
         return True
 
+    def about(self) -> dict[str, Any]:
+        more = {"top_k": self.top_k, "top_p": self.top_p} if self.temperature else {}
+        return {"rule": "exact", "temperature": self.temperature, **more}
+
     def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
         if not self.temperature:
             return logits.max(-1).indices
         positions = torch.arange(start + 1, start + 2 + layout.depth, device=logits.device)  # rows of one depth share theirs
-        tokens = torch.arange(logits.shape[-1], device=logits.device)
-        noise = gumbel(torch.full_like(positions, self.seed), positions, tokens)
-        return (self._filtered(logits) + noise[layout.depths]).max(-1).indices
+        noise = self.noise(positions, logits.shape[-1])
+        return (self.filtered(logits) + noise[layout.depths]).max(-1).indices
+
+    def pick(self, logits: Tensor, positions: Tensor, seeds: Tensor) -> Tensor:
+        """One token for each of several texts, int64 `[rows]`.
+
+        Args:
+            logits: `[rows, vocabulary]`; positions: where the tokens go, int64 `[rows]`; seeds: in place of the rule's own.
+        """
+        if not self.temperature:
+            return logits.max(-1).indices
+        return (self.filtered(logits) + self.noise(positions, logits.shape[-1], seeds)).max(-1).indices
+
+    def noise(self, positions: Tensor, vocabulary: int, seeds: Tensor | None = None) -> Tensor:
+        """Noise of every token at some positions, float32 `[positions, vocabulary]`."""
+        seeds = torch.full_like(positions, self.seed) if seeds is None else seeds
+        return gumbel(seeds, positions, torch.arange(vocabulary, device=positions.device))
 
     def right(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> Tensor:
         return tokens == choices[layout.parents]
@@ -100,7 +123,8 @@ class Exact:
     def score(self, layout: TreeLayout, tokens: Tensor, logits: Tensor) -> Tensor | None:
         return None  # siblings differ, so at most one path is right
 
-    def _filtered(self, logits: Tensor) -> Tensor:
+    def filtered(self, logits: Tensor) -> Tensor:
+        """Logits over temperature, float32, minus infinity for tokens that are filtered out."""
         wide = logits.float() / self.temperature
         if self.top_k and self.top_k < wide.shape[-1]:
             wide = wide.masked_fill(wide < wide.topk(self.top_k, -1).values[..., -1:], float("-inf"))
@@ -136,6 +160,9 @@ class Typical:
     def lossless(self) -> bool:
         return False
 
+    def about(self) -> dict[str, Any]:
+        return {"rule": "typical", "temperature": self.temperature, "epsilon": self.epsilon, "alpha": self.alpha}
+
     def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
         return logits.max(-1).indices
 
@@ -155,6 +182,23 @@ class Typical:
 
 
 GREEDY = Exact()
+
+
+def rule_from(about: Mapping[str, Any], seed: int = 0) -> Rule:
+    """The rule that a file describes.
+
+    Raises:
+        ArtefactError: an unknown rule or field. UsageError: a value out of its range.
+    """
+    values = {key: value for key, value in about.items() if key != "rule"}
+    try:
+        if about["rule"] == "exact":
+            return Exact(**values, seed=seed)
+        if about["rule"] == "typical":
+            return Typical(**values)
+    except (KeyError, TypeError):
+        pass
+    raise ArtefactError(f"acceptance {dict(about)} is not known.", "Known rules: exact, typical.")
 
 
 def accept(layout: TreeLayout, right: Tensor, score: Tensor | None = None, members: Tensor | None = None) -> Accepted:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from entmtp_calib.engine.acceptance import GREEDY, Exact
 from entmtp_calib.engine.kv_cache import KVCache
-from entmtp_calib.engine.noise import gumbel
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 
@@ -24,7 +24,7 @@ def write(
     prompts: Sequence[Sequence[int]],
     stop: StopRule,
     batch: int = 32,
-    temperature: float = 0.0,
+    rule: Exact = GREEDY,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
     """Continue every prompt.
@@ -35,8 +35,8 @@ def write(
         prompts: token ids of each prompt, none empty.
         stop: when a text ends.
         batch: most rows that run together.
-        temperature: 0 for greedy text, else tokens are sampled with noise keyed by the prompt's seed and the position.
-        seeds: one for every prompt; all 0 if None.
+        rule: how tokens are chosen.
+        seeds: one for every prompt, in place of the rule's.
 
     Yields:
         `(index of the prompt, its new token ids)`, a batch at a time, in the order of their lengths.
@@ -44,19 +44,17 @@ def write(
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     for start in range(0, len(order), batch):
         members = order[start : start + batch]
-        own = [seeds[i] if seeds else 0 for i in members]
-        texts = _Batch(target, [prompts[i] for i in members], stop, temperature, own).run()
+        own = [seeds[i] if seeds else rule.seed for i in members]
+        texts = _Batch(target, [prompts[i] for i in members], stop, rule, own).run()
         yield from zip(members, texts, strict=True)
 
 
 class _Batch:
     """One batch in flight: the cache, the padding and the texts so far."""
 
-    def __init__(
-        self, target: Target, prompts: list[Sequence[int]], stop: StopRule, temperature: float, seeds: list[int]
-    ) -> None:
+    def __init__(self, target: Target, prompts: list[Sequence[int]], stop: StopRule, rule: Exact, seeds: list[int]) -> None:
         self.target = target
-        self.temperature = temperature
+        self.rule = rule
         self.seeds = torch.tensor(seeds, device=target.device)
         self.stop = stop
         self.width = max(len(prompt) for prompt in prompts)
@@ -100,13 +98,7 @@ class _Batch:
         positions = (slots[None, :] - self.pads[:, None]).clamp(min=0)
         cache.place(slots, span)
         out = self.target.forward(ids, (causal & real | own)[:, None], positions, cache, keep=1)
-        return self._choose(out.logits[:, -1], positions[:, -1] + 1)
-
-    def _choose(self, logits: Tensor, positions: Tensor) -> Tensor:
-        if not self.temperature:
-            return logits.max(-1).indices
-        noise = gumbel(self.seeds, positions, torch.arange(logits.shape[1], device=logits.device))
-        return (logits.float() / self.temperature + noise).max(-1).indices
+        return self.rule.pick(out.logits[:, -1], positions[:, -1] + 1, self.seeds)
 
     def _drop(self, done: set[int], tokens: Tensor) -> Tensor:
         kept = [row for row in range(len(self.live)) if row not in done]
