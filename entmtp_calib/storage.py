@@ -73,6 +73,11 @@ def savable(value: Any) -> bool:
 
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an uncompressed `.npz` atomically, with the same bytes for the same arrays."""
+    write_atomically(path, arrays_bytes(arrays))
+
+
+def arrays_bytes(arrays: dict[str, np.ndarray]) -> bytes:
+    """The bytes of the file that `save_arrays` writes."""
     import io
     import zipfile
 
@@ -82,7 +87,7 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))  # np.savez stores the clock
             with archive.open(entry, "w") as file:
                 np.lib.format.write_array(file, np.asarray(arrays[name], order="C"), allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def load_arrays(path: Path, what: str) -> dict[str, np.ndarray]:

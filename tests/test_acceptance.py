@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from entmtp_calib.engine.acceptance import Exact, Rule, Typical, accept, closure
 from entmtp_calib.engine.decoder import Decoder, autoregressive
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.layout import TreeLayout
-from entmtp_calib.engine.noise import Perturbation
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import trace_text
@@ -37,13 +37,13 @@ def test_every_tree_and_policy_draws_the_text_of_plain_sampling(
     target: Target, heads: DraftHeads, rule: Exact, perturbed: bool
 ) -> None:
     rng = random.Random(rule.seed)
-    ranking = Perturbation(rule.temperature, rule.seed) if perturbed else None
+    rule = replace(rule, coupled=perturbed)
     bank = [Topology(), random_tree(rng, 6), random_tree(rng, 30), published_default()]
     policies = (Static(0), Static(3), Ladder((0.001, 0.01, 0.1), (0, 1, 2, 3)), Hysteresis(0.02, 0.002, 1, 2))
     prompt, stop = [rng.randrange(6, VOCAB) for _ in range(4)], StopRule(target.end_ids, 40)
     wanted = sampled(target, rule, prompt, stop)
     for policy in policies:
-        decoder = Decoder(target, heads, bank, policy, "path_value_2", rule, ranking)
+        decoder = Decoder(target, heads, bank, policy, "path_value_2", rule)
         assert [token for step in decoder.steps(prompt, stop) for token in step.tokens] == wanted
     assert wanted != sampled(target, Exact(rule.temperature, rule.top_k, rule.top_p, rule.seed + 99), prompt, stop)
 
@@ -71,13 +71,12 @@ def test_two_tokens_drawn_through_a_tree_have_their_joint_probability() -> None:
 
 @pytest.mark.parametrize("perturbed", [True, False])
 def test_the_trace_of_a_sampled_text_is_what_its_rollout_accepted(target: Target, heads: DraftHeads, perturbed: bool) -> None:
-    rule, prompt, stop = Exact(0.6, seed=7), [9, 8, 7], StopRule(frozenset(), 60)
-    ranking = Perturbation(0.6, 7) if perturbed else None
+    rule, prompt, stop = Exact(0.6, seed=7, coupled=perturbed), [9, 8, 7], StopRule(frozenset(), 60)
     text = sampled(target, rule, prompt, stop)
-    trace = trace_text(target, heads, "p", prompt, text, ranking)
+    trace = trace_text(target, heads, "p", prompt, text, rule.ranking)
     for tree in (chain(4), published_default(), random_tree(random.Random(3), 25)):
         expected, here = accepted_depths(tree, trace), 0
-        for step in Decoder(target, heads, [tree], Static(0), rule=rule, ranking=ranking).steps(prompt, stop):
+        for step in Decoder(target, heads, [tree], Static(0), rule=rule).steps(prompt, stop):
             assert step.accepted == expected[here]
             here += len(step.tokens)
         assert here == 60
@@ -85,10 +84,10 @@ def test_the_trace_of_a_sampled_text_is_what_its_rollout_accepted(target: Target
 
 def test_guesses_ranked_by_the_noise_are_accepted_more_often(target: Target, heads: DraftHeads) -> None:
     """Random heads know nothing, so whatever is accepted beyond chance comes from the shared noise."""
-    rule, stop = Exact(3.0, seed=0), StopRule(frozenset(), 100)
-    rates = []
-    for ranking in (None, Perturbation(3.0, 0)):
-        steps = list(Decoder(target, heads, [chain(1)], Static(0), rule=rule, ranking=ranking).steps([1, 2, 3], stop))
+    stop, rates = StopRule(frozenset(), 100), []
+    for coupled in (False, True):
+        rule = Exact(3.0, coupled=coupled)
+        steps = list(Decoder(target, heads, [chain(1)], Static(0), rule=rule).steps([1, 2, 3], stop))
         rates.append(sum(step.accepted for step in steps) / len(steps))
     assert rates[1] > rates[0] + 0.02
 
@@ -169,7 +168,7 @@ def test_only_members_are_committed() -> None:
     assert int(accept(layout, right, members=torch.tensor([True, False, False, False, False])).length) == 0
 
 
-@pytest.mark.parametrize("rule", [Exact(), Exact(0.7, 5, 0.9), Typical(1.0, 0.2, 0.5)])
+@pytest.mark.parametrize("rule", [Exact(), Exact(0.7, 5, 0.9), Exact(1.0, coupled=False), Typical(1.0, 0.2, 0.5)])
 def test_rules_are_written_and_read(rule: Rule) -> None:
     assert rule_from(rule.about()) == rule
     assert rule_from({**rule.about()}, seed=0).lossless == isinstance(rule, Exact)

@@ -15,6 +15,7 @@ from entmtp_calib.policy import Static
 from entmtp_calib.topology import chain
 
 CYCLE = [*range(1, 20), 0]
+CASES = list(itertools.product(("f", "ef", "cef", "ijkl", "tab"), range(0, 20, 3)))
 
 
 def letters(ids: Sequence[int]) -> str:
@@ -22,7 +23,7 @@ def letters(ids: Sequence[int]) -> str:
     return "".join("" if token == 3 else chr(ord("a") + token) for token in ids)
 
 
-@pytest.mark.parametrize(("string", "start"), itertools.product(("f", "ef", "cef", "ijkl", "tab"), range(0, 20, 3)))
+@pytest.mark.parametrize(("string", "start"), CASES)
 def test_a_stop_string_ends_the_text_wherever_it_completes(string: str, start: int) -> None:
     target = table_target(CYCLE)
     stop = StopRule(frozenset(), 60, (string,), letters)

@@ -5,6 +5,7 @@ Runs the decoder on prompts that the search did not see. Knows nothing of second
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from entmtp_calib.calibrate.candidates import Candidate
+from entmtp_calib.calibrate.farm import Farm, Work
+from entmtp_calib.engine.acceptance import GREEDY, Rule
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.stopping import StopRule
@@ -21,6 +24,7 @@ from entmtp_calib.errors import EntmtpError
 from entmtp_calib.evidence import Trace, accepted_depths
 from entmtp_calib.policy import Static
 from entmtp_calib.storage import Journal
+from entmtp_calib.topology import from_lists
 
 Row = dict[str, Any]
 NEAR_TIE = {"float32": 1e-3, "float64": 1e-9}  # logit distance; in 8- and 11-bit floats it is a share of the logit's size
@@ -56,40 +60,76 @@ def recalibrate(
     journal: Journal,
     rows: list[Row],
     on_rollout: Callable[[int], None] | None = None,
+    rule: Rule = GREEDY,
+    farm: Farm | None = None,
 ) -> list[Recalibrated]:
     """Decode every prompt with every candidate; rows that are in the journal are not measured again.
+
+    Args:
+        rule: how tokens are chosen and drafts accepted.
+        farm: processes that share the work, which they know as "recalibrate".
 
     Raises:
         EntmtpError: a rollout accepts something else than its replay, and no near tie explains it.
     """
     done = {(row["tree"], row["prompt"]): row for row in rows}
-    traces: dict[bytes, Trace] = {}
-    count = 0
-    for candidate in candidates:
-        decoder = Decoder(target, drafter, [candidate.topology], Static(0))
-        for name, ids in prompts:
-            if (candidate.label, name) not in done:
-                row = _rollout(decoder, candidate, name, ids, stop, traces)
-                journal.append(row)
-                done[candidate.label, name] = row
-            count += 1
-            if on_rollout:
-                on_rollout(count)
+    items = [
+        [candidate.label, candidate.topology.to_lists(), index]
+        for candidate in candidates
+        for index, (name, _ids) in enumerate(prompts)
+        if (candidate.label, name) not in done
+    ]
+    finished = len(candidates) * len(prompts) - len(items)
+    order = iter([(item[0], item[2]) for item in items])
+    waiting: dict[tuple[str, int], Row] = {}
+    awaited = next(order, None)
+
+    def keep(item: list[Any], result: bytes) -> None:
+        nonlocal awaited, finished
+        waiting[item[0], item[2]] = json.loads(result)
+        while awaited in waiting:  # the journal has the order of one process
+            row = waiting.pop(awaited)
+            journal.append(row)
+            done[row["tree"], row["prompt"]] = row
+            awaited = next(order, None)
+        finished += 1
+        if on_rollout:
+            on_rollout(finished)
+
+    (farm or Farm()).run("recalibrate", items, rollout_work(target, drafter, prompts, stop, rule), keep)
     return [_summary(candidate, [done[candidate.label, name] for name, _ids in prompts]) for candidate in candidates]
 
 
-def _rollout(
-    decoder: Decoder, candidate: Candidate, name: str, ids: Sequence[int], stop: StopRule, traces: dict[bytes, Trace]
-) -> Row:
+def rollout_work(
+    target: Target, drafter: Drafter, prompts: Sequence[tuple[str, Sequence[int]]], stop: StopRule, rule: Rule = GREEDY
+) -> Work:
+    """What a process does with `[label, node lists, index of the prompt]`: the journal's row as JSON."""
+    decoders: dict[str, Decoder] = {}
+    traces: dict[bytes, Trace] = {}
+
+    def work(item: list[Any]) -> bytes:
+        label, nodes, index = item
+        if label not in decoders:
+            decoders[label] = Decoder(target, drafter, [from_lists(nodes)], Static(0), rule=rule)
+        name, ids = prompts[index]
+        return json.dumps(_rollout(decoders[label], label, name, ids, stop, traces)).encode()
+
+    return work
+
+
+def _rollout(decoder: Decoder, label: str, name: str, ids: Sequence[int], stop: StopRule, traces: dict[bytes, Trace]) -> Row:
     steps = list(decoder.steps(ids, stop))
+    accepted = [step.accepted for step in steps]
+    row = {"tree": label, "prompt": name, "steps": len(steps), "accepted": sum(accepted), "near_ties": 0}
+    if not decoder.rule.lossless:  # the text depends on the tree, so there is nothing to replay
+        return row
     text = [token for step in steps for token in step.tokens]
     key = np.asarray([*ids, -1, *text]).tobytes()
     if key not in traces:  # trees write the same text but for near ties
         assert decoder.drafter is not None
-        traces[key] = trace_text(decoder.target, decoder.drafter, name, ids, text)
-    accepted = [step.accepted for step in steps]
-    near = compare(candidate.topology, accepted, traces[key], near_tie_bound(decoder.target))
-    return {"tree": candidate.label, "prompt": name, "steps": len(steps), "accepted": sum(accepted), "near_ties": near}
+        traces[key] = trace_text(decoder.target, decoder.drafter, name, ids, text, decoder.rule.ranking)
+    topology = decoder.layouts[0].topology
+    return row | {"near_ties": compare(topology, accepted, traces[key], near_tie_bound(decoder.target))}
 
 
 def compare(topology: Any, accepted: Sequence[int], trace: Trace, bound: float) -> int:

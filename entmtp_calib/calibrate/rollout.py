@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from entmtp_calib.calibrate.farm import Farm, Work
+from entmtp_calib.engine.acceptance import GREEDY, Exact
 from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
@@ -17,7 +19,7 @@ from entmtp_calib.engine.tracing import trace_text
 from entmtp_calib.engine.writer import write
 from entmtp_calib.errors import ArtefactError
 from entmtp_calib.evidence import Trace
-from entmtp_calib.storage import load_arrays, save_arrays
+from entmtp_calib.storage import arrays_bytes, load_arrays, write_atomically
 
 BATCH = 16
 
@@ -29,24 +31,32 @@ def self_rollout(
     stop: StopRule,
     folder: Path,
     on_prompt: Callable[[int], None] | None = None,
+    rule: Exact = GREEDY,
+    farm: Farm | None = None,
 ) -> list[Trace]:
-    """Traces of the greedy texts of all prompts, taken from the folder where they exist.
+    """Traces of the target's own texts after all prompts, taken from the folder where they exist.
 
     Args:
         prompts: `(id, token ids)`.
         folder: one `.npz` a prompt, absent or complete.
         on_prompt: called with the number of traces that are done.
+        rule: how tokens are chosen.
+        farm: processes that share the work; it knows it by the folder's name.
     """
     paths = [folder / f"{index:05d}.npz" for index in range(len(prompts))]
     missing = [index for index, path in enumerate(paths) if not path.exists()]
-    for start in range(0, len(missing), BATCH):
-        members = missing[start : start + BATCH]
-        for place, text in write(target, [prompts[index][1] for index in members], stop, BATCH):
-            index = members[place]
-            trace = trace_text(target, drafter, prompts[index][0], prompts[index][1], text)
-            save_trace(paths[index], trace)
+    done = len(prompts) - len(missing)
+
+    def keep(members: list[int], result: bytes) -> None:
+        nonlocal done
+        for index, data in zip(members, split_files(result), strict=True):
+            write_atomically(paths[index], data)
+        done += len(members)
         if on_prompt:
-            on_prompt(len(prompts) - len(missing) + min(start + BATCH, len(missing)))
+            on_prompt(done)
+
+    batches = [missing[start : start + BATCH] for start in range(0, len(missing), BATCH)]
+    (farm or Farm()).run(folder.name, batches, trace_work(target, drafter, prompts, stop, rule), keep)
     traces = [load_trace(path) for path in paths]
     for trace, (name, _ids) in zip(traces, prompts, strict=True):
         if trace.prompt_id != name:
@@ -54,10 +64,36 @@ def self_rollout(
     return traces
 
 
-def save_trace(path: Path, trace: Trace) -> None:
-    """Write a trace atomically."""
+def trace_work(
+    target: Target, drafter: Drafter, prompts: Sequence[tuple[str, Sequence[int]]], stop: StopRule, rule: Exact = GREEDY
+) -> Work:
+    """What a process does with a batch of prompts, given by their indices: the files of their traces, one after the other."""
+
+    def work(members: list[int]) -> bytes:
+        texts = dict(write(target, [prompts[index][1] for index in members], stop, BATCH, rule))
+        files = []
+        for place, index in enumerate(members):
+            name, ids = prompts[index]
+            files.append(trace_bytes(trace_text(target, drafter, name, ids, texts[place], rule.ranking)))
+        return b"".join(len(data).to_bytes(8) + data for data in files)
+
+    return work
+
+
+def split_files(joined: bytes) -> list[bytes]:
+    """Take files apart that were put one after the other, each behind its length in 8 bytes."""
+    files, at = [], 0
+    while at < len(joined):
+        end = at + 8 + int.from_bytes(joined[at : at + 8])
+        files.append(joined[at + 8 : end])
+        at = end
+    return files
+
+
+def trace_bytes(trace: Trace) -> bytes:
+    """A trace as the bytes of its file."""
     arrays = {name: getattr(trace, name) for name in Trace.__slots__ if name != "prompt_id"}
-    save_arrays(path, arrays | {"prompt_id": np.frombuffer(trace.prompt_id.encode(), np.uint8)})
+    return arrays_bytes(arrays | {"prompt_id": np.frombuffer(trace.prompt_id.encode(), np.uint8)})
 
 
 def load_trace(path: Path) -> Trace:

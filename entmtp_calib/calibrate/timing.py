@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from entmtp_calib.engine.acceptance import GREEDY, Rule
 from entmtp_calib.engine.decoder import Decoder, Step
 from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.stopping import StopRule
@@ -72,6 +73,7 @@ def time_arms(
     journal: Journal,
     rows: list[Row],
     on_run: Callable[[int], None] | None = None,
+    rule: Rule = GREEDY,
 ) -> list[Timed]:
     """Time every arm on every prompt in every round, in random order; what the journal holds is not timed again.
 
@@ -79,12 +81,13 @@ def time_arms(
 
     Args:
         arms: must include one labelled "ar"; "ar-again" is added.
+        rule: how tokens are chosen and drafts accepted.
 
     Raises:
         EntmtpError: an arm's tokens differ between repeats.
     """
     arms = [*arms, Arm(AR_AGAIN, Topology())]
-    decoders = {arm.label: Decoder(target, drafter, [arm.topology], Static(0)) for arm in arms}
+    decoders = {arm.label: Decoder(target, drafter, [arm.topology], Static(0), rule=rule) for arm in arms}
     done = {(row["arm"], row["prompt"], row["round"]) for row in rows}
     drafted = {row["arm"] for row in rows if "draft_seconds" in row}
     warm: set[str] = set()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from entmtp_calib.engine.layout import TreeLayout
-from entmtp_calib.engine.noise import gumbel
+from entmtp_calib.engine.noise import Perturbation, gumbel
 from entmtp_calib.errors import ArtefactError, UsageError
 
 
@@ -36,6 +36,11 @@ class Rule(Protocol):
     @property
     def lossless(self) -> bool:
         """Whether the text is the one that plain decoding under the same rule writes."""
+        ...
+
+    @property
+    def ranking(self) -> Perturbation | None:
+        """How guesses are ranked for this rule; None for the heads' own order."""
         ...
 
     def about(self) -> dict[str, Any]:
@@ -68,7 +73,8 @@ class Exact:
     draw the same token, an exact sample of the filtered softmax.
 
     Args:
-        top_k: keep this many tokens, 0 for all; top_p: keep the smallest set of tokens with this much probability.
+        top_k: keep this many tokens, 0 for all; top_p: keep the smallest set of tokens with this much probability;
+        coupled: rank guesses with the same noise, which makes them agree with the draw more often; the text does not change.
 
     Raises:
         UsageError: a value out of its range.
@@ -78,6 +84,7 @@ class Exact:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    coupled: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -91,8 +98,12 @@ class Exact:
     def lossless(self) -> bool:
         return True
 
+    @property
+    def ranking(self) -> Perturbation | None:
+        return Perturbation(self.temperature, self.seed) if self.temperature and self.coupled else None
+
     def about(self) -> dict[str, Any]:
-        more = {"top_k": self.top_k, "top_p": self.top_p} if self.temperature else {}
+        more = {"top_k": self.top_k, "top_p": self.top_p, "coupled": self.coupled} if self.temperature else {}
         return {"rule": "exact", "temperature": self.temperature, **more}
 
     def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
@@ -159,6 +170,10 @@ class Typical:
     @property
     def lossless(self) -> bool:
         return False
+
+    @property
+    def ranking(self) -> Perturbation | None:
+        return None
 
     def about(self) -> dict[str, Any]:
         return {"rule": "typical", "temperature": self.temperature, "epsilon": self.epsilon, "alpha": self.alpha}

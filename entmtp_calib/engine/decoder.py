@@ -18,7 +18,6 @@ from entmtp_calib.engine.acceptance import GREEDY, Accepted, Rule, accept
 from entmtp_calib.engine.drafter import Draft, Drafter, draft_tree, top_logp
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.layout import TreeLayout
-from entmtp_calib.engine.noise import Perturbation
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
@@ -81,7 +80,6 @@ class Decoder:
         policy: chooses among them at every step.
         signal: what the policy reads; ignored by static policies.
         rule: how tokens are chosen and nodes accepted.
-        ranking: perturbs the heads' logits before guesses are ranked; None ranks by the heads alone.
 
     Raises:
         ArtefactError: a tree deeper than the heads, or a rank beyond their vocabulary.
@@ -95,10 +93,8 @@ class Decoder:
         policy: Policy,
         signal: str | None = None,
         rule: Rule = GREEDY,
-        ranking: Perturbation | None = None,
     ) -> None:
         self.target = target
-        self.ranking = ranking
         self.rule = rule
         self.drafter = drafter
         self.policy = policy
@@ -169,7 +165,9 @@ class Decoder:
         """Guesses for every tree that the policy may choose, and the confidence along the greedy chain."""
         if self.reader is None:
             return Draft(root.token, root.logp.new_zeros(0))
-        return draft_tree(self.reader, self.drafted, root.hidden, root.token, self.signal_depth > 0, self.ranking, root.position)
+        return draft_tree(
+            self.reader, self.drafted, root.hidden, root.token, self.signal_depth > 0, self.rule.ranking, root.position
+        )
 
     def read(self, hidden: Tensor, start: int, memory: KVCache | None) -> Tensor:
         """What the drafter makes of the target's states at consecutive positions, `[rows, hidden]`."""
