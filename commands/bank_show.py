@@ -9,7 +9,7 @@ import typer
 
 from . import _options as opt
 from ._output import Column, Output, Table
-from ._tables import bank_table, frontier_table, policy_table
+from ._tables import bank_table, frontier_table, marked, policy_table
 
 
 def show(
@@ -28,6 +28,7 @@ def show(
     from entmtp_calib.rundir import RunDir
     from entmtp_calib.storage import read_json
     from entmtp_calib.topology import draw
+    from entmtp_calib.trust import prompts_used
 
     screen = Output(json, quiet)
     if not path.exists():
@@ -37,7 +38,8 @@ def show(
         run = RunDir.open(path)
         _show_run(screen, run)
         if run.file("frontier.json").exists():
-            screen.table(frontier_table(frontier_from_json(read_json(run.file("frontier.json"), "frontier"))))
+            frontier = frontier_from_json(read_json(run.file("frontier.json"), "frontier"))
+            screen.table(marked(frontier_table(frontier), prompts_used(run)))
         bank_path = run.file("bank.json")
     if bank_path.exists():
         bank = load_bank(bank_path)

@@ -219,11 +219,11 @@ def _counts(screen: Output, calibration: Calibration, asked: Mapping[str, int] |
     Args:
         asked: prompts that stages of this command were told to take.
     """
-    from entmtp_calib.trust import too_few
+    from entmtp_calib.trust import prompts_used, too_few
 
-    counts = calibration.counts(asked)
+    counts = prompts_used(calibration.run, asked)
     for stage, wanted in (asked or {}).items():
-        if counts[stage] < wanted:
+        if counts["fit"] < wanted:
             screen.warn(f"{stage} takes {wanted} prompts and the fit part has {counts['fit']}; none is used twice")
     screen.keep(prompts_used=counts, too_small_to_trust=bool(too_few(counts)))
     return counts

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from entmtp_calib.rundir import STAGES, RunDir
+from entmtp_calib.storage import Journal
+
 SMALL = 20
 """Prompts below which a figure is marked."""
 
@@ -11,3 +14,18 @@ SMALL = 20
 def too_few(counts: Mapping[str, int]) -> dict[str, int]:
     """The parts of a run that have fewer than `SMALL` prompts, with their counts."""
     return {name: count for name, count in counts.items() if count < SMALL}
+
+
+def prompts_used(run: RunDir, planned: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Prompts that a run's figures rest on: those of each part, and those of the fit part that recalibration and timing take.
+
+    Args:
+        planned: prompts asked for by stages that are still to come; stages that have begun know their own.
+    """
+    counts = {name: int(part["prompts"]) for name, part in run.about["inputs"]["splits"].items()}
+    asked = dict(planned or {})
+    for stage in ("recalibrate", "time"):
+        rows = Journal(run.file(STAGES[stage][0])).rows()
+        if rows:  # a stage that was killed at once has none
+            asked[stage] = rows[0]["options"]["prompts"]
+    return counts | {stage: min(count, counts["fit"]) for stage, count in asked.items()}

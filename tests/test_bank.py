@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,20 @@ def test_version_1_is_read_as_the_same_bank_forever(tmp_path: Path) -> None:
     assert load_bank(GOLDEN) == small_bank()
     small_bank().save(tmp_path / "a.json")
     assert (tmp_path / "a.json").read_bytes() == GOLDEN.read_bytes()
+
+
+def test_the_mark_and_the_counts_of_prompts_are_kept_and_an_older_bank_has_none(tmp_path: Path) -> None:
+    bank = replace(small_bank(), prompts={"prompts_used": {"fit": 2}}, too_small_to_trust=True)
+    bank.save(tmp_path / "a.json")
+    assert load_bank(tmp_path / "a.json") == bank
+    assert (load_bank(GOLDEN).prompts, load_bank(GOLDEN).too_small_to_trust) == ({}, False)
+    for name, wrong in (("too_small_to_trust", 1), ("too_small_to_trust", None), ("prompts", []), ("prompts", None)):
+        assert name in refusal(tmp_path, PLAIN | {name: wrong})
+
+
+@pytest.mark.parametrize("style", ["chat", "raw", "vicuna"])
+def test_every_prompt_style_can_be_in_a_bank(tmp_path: Path, style: str) -> None:
+    assert load_bank(written(tmp_path, changed("template", "style", to=style))).template["style"] == style
 
 
 def test_each_node_has_a_line_of_its_own() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +84,30 @@ def test_the_first_turn_is_the_first_of_all_turns_whatever_the_conversation() ->
             assert all(a != b for a, b in pairwise(roles))
             assert "user" in roles
     assert seen > 50
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize("turns", ["first", "all"])
+def test_a_file_of_128_megabytes_cut_in_its_last_record_is_read_within_500(tmp_path: Path, turns: str) -> None:
+    """Measured in a process of its own, interpreter included; what one record holds is all that is parsed at once."""
+    path = tmp_path / "large.json"
+    text = "Wörter und mehr ☂ " * 60
+    talk = [{"from": who, "value": text + who} for _ in range(5) for who in ("human", "gpt")]
+    record = json.dumps({"id": "%d_0", "conversations": talk}, ensure_ascii=False)
+    with path.open("w", encoding="utf-8") as file:
+        file.write("[" + record.replace("%d_0", "x"))
+        for number in range((128 << 20) // len(record.encode())):
+            file.write(",\n" + record.replace("%d", str(number)))
+        file.write(",\n" + record[: len(record) // 2])
+    assert path.stat().st_size > 128 << 20
+    code = (
+        "import sys; from entmtp_calib.calibrate.prompts import load_prompts\n"
+        "found = load_prompts(sys.argv[1], turns=sys.argv[2])\n"
+        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1]\n"
+        "print(len(found.prompts), len(found.notes), len(found.skipped), peak)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path), turns], capture_output=True, text=True, check=True)
+    prompts, notes, skipped, peak = map(int, done.stdout.split())
+    assert prompts == ((128 << 20) // len(record.encode()) + 1) * (5 if turns == "all" else 1)
+    assert (notes, skipped) == (1, 0)
+    assert peak < 500 * 1024

@@ -5,7 +5,7 @@ Computes and stores; prints nothing. Every stage skips what is there, so the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.evidence import Replayer, Trace
 from entmtp_calib.policy import Ladder
 from entmtp_calib.provenance import machine, provenance
-from entmtp_calib.rundir import RunDir
+from entmtp_calib.rundir import STAGES, RunDir
 from entmtp_calib.signals import signal_depth
 from entmtp_calib.storage import Journal, read_json, to_json, write_atomically
 from entmtp_calib.template import template_about
 from entmtp_calib.topology import Topology
+from entmtp_calib.trust import prompts_used
 
-_JOURNALS = {"recalibrate": "recalibration.jsonl", "time": "timings.jsonl"}
 Tick = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
 
@@ -113,17 +113,7 @@ class Calibration:
 
     def options(self, stage: str) -> dict[str, Any]:
         """Options that a stage was begun with."""
-        return dict(self.run.journal_options(_JOURNALS[stage]))
-
-    def counts(self, planned: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Prompts that figures rest on: those of each part, and those of the fit part that stages take.
-
-        Args:
-            planned: prompts asked for by stages that are still to come; stages that have begun know their own.
-        """
-        counts = {name: int(part["prompts"]) for name, part in self.run.about["inputs"]["splits"].items()}
-        begun = {stage: self.options(stage)["prompts"] for stage, name in _JOURNALS.items() if self.run.file(name).exists()}
-        return counts | {stage: min(asked, counts["fit"]) for stage, asked in {**(planned or {}), **begun}.items()}
+        return self.run.journal_options(STAGES[stage][0])
 
     def time(self, rounds: int, prompts: int, fresh: bool = False) -> list[Timed]:
         """Time plain decoding and every candidate, interleaved."""
@@ -152,7 +142,7 @@ class Calibration:
         )
         fit, test = (Replayer(bank, traces, signal) for traces in (fit_traces, test_traces))
         fitted = fit_policies(signal, kept, rates, costs, fit, test, self.config.seed)
-        prompts = self.run.about.get("prompts", {}) | {"prompts_used": self.counts()}
+        prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
         bank_file = make_bank(
             self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
             str(self.pair.target.device), fitted, recalibrated, prompts,
