@@ -355,6 +355,12 @@ def test_rows_with_one_id_are_told_apart(tmp_path: Path, name: object) -> None:
     assert len({prompt.id for prompt in found.prompts}) == len(found.prompts) > 0
 
 
+def test_rows_without_an_id_are_conversations_of_their_own(tmp_path: Path) -> None:
+    rows = [{"prompt": "x"}, {"id": None, "prompt": "y"}, {"id": "", "prompt": "z"}, {"id": None, "task_id": "t", "prompt": "w"}]
+    found = load_prompts(file(tmp_path, rows))
+    assert {prompt.thread for prompt in found.prompts} == {"0", "1", "2", "t"}
+
+
 def test_humaneval_rows_without_a_task_id_are_told_apart(tmp_path: Path) -> None:
     found = load_prompts("humaneval", file(tmp_path, [{"prompt": "x"}, {"prompt": "y"}]))
     assert len({(prompt.id, prompt.thread) for prompt in found.prompts}) == 2

@@ -195,7 +195,7 @@ def _own(task: str, wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
     else:
         stem, rows = Path(task).stem, _local_rows(Path(task), wanted, found, (*_TEXT, *_CONVERSATION))
     for number, row in enumerate(rows):
-        name = str(row.get("id", row.get("task_id", number)))
+        name = next((str(row[key]) for key in ("id", "task_id") if row.get(key) not in (None, "")), str(number))
         texts = [row[key] for key in _TEXT if isinstance(row.get(key), str)]
         text = next((text for text in texts if text.strip()), "")
         if text:
