@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate
 from typing import Any
 
 from entmtp_calib.calibrate.conversations import TURNS
@@ -124,38 +124,64 @@ def load_splits(found: PromptSet, tokenizer: Any, max_positions: int, heads: int
     """
     resolve_style(tokenizer, config.prompt_style)  # a style that cannot be is no fault of a prompt
     encoder = _Encoder(tokenizer, _room(max_positions, heads, config), config, found)
-    conversations: dict[str, Encoded] = {}
-    not_needed = 0
-    for prompt in _in_order(found.prompts, config.turns):
-        if prompt.thread not in conversations and len(conversations) == sum(config.wanted):
-            not_needed += 1
-        elif config.turns == "first" and prompt.thread in conversations:
-            found.skip("another piece of a used conversation", row=prompt.row)
-        elif ids := encoder.ids(prompt):
-            conversations.setdefault(prompt.thread, []).append((prompt.id, ids))
-    if len(conversations) < 3:
-        why = f" ({reasons})" if (reasons := found.reasons()) else ""
-        raise ArtefactError(
-            f"{len(conversations)} usable prompts are too few: search, fit and test need one each{why}.", "Give more."
-        )
-    usable = sum(map(len, conversations.values()))
-    splits = _divide(list(conversations.values()), config.wanted)
+    splits, not_needed = (_first_turns if config.turns == "first" else _all_turns)(found, encoder, config.wanted)
     asked, used = sum(config.wanted), sum(splits.counts.values())
     if used < asked:
         found.notes.append(f"{asked} prompts were asked for and {used} can be used; the parts shrink alike")
-    return splits, _report(splits, usable, not_needed, encoder, found)
+    return splits, _report(splits, not_needed, encoder, found)
+
+
+def _first_turns(found: PromptSet, encoder: _Encoder, wanted: tuple[int, int, int]) -> tuple[Splits, int]:
+    """The first usable prompts of as many conversations, one part after another, and how many were not needed."""
+    usable: Encoded = []
+    threads: set[str] = set()
+    not_needed = 0
+    for prompt in found.prompts:
+        if prompt.thread in threads:
+            found.skip("another piece of a used conversation", row=prompt.row)
+        elif len(usable) == sum(wanted):
+            not_needed += 1
+        elif ids := encoder.ids(prompt):
+            threads.add(prompt.thread)
+            usable.append((prompt.id, ids))
+    _enough(len(usable), "prompts", found)
+    a, b, c = accumulate(_shrunk(len(usable), wanted))
+    return Splits(usable[:a], usable[a:b], usable[b:c]), not_needed
+
+
+def _all_turns(found: PromptSet, encoder: _Encoder, wanted: tuple[int, int, int]) -> tuple[Splits, int]:
+    """Prompts as they come, all of a conversation to the part that was emptiest at its first, and how many were not needed."""
+    parts: tuple[Encoded, Encoded, Encoded] = ([], [], [])
+    homes: dict[str, int] = {}
+    not_needed = 0
+    for prompt in found.prompts:
+        home = homes.get(prompt.thread)
+        place = min(range(3), key=lambda part: len(parts[part]) / wanted[part]) if home is None else home
+        if len(parts[place]) == wanted[place]:
+            not_needed += 1
+        elif ids := encoder.ids(prompt):
+            homes[prompt.thread] = place
+            parts[place].append((prompt.id, ids))
+    _enough(len(homes), "conversations", found)
+    return Splits(*parts), not_needed
+
+
+def _enough(count: int, what: str, found: PromptSet) -> None:
+    if count < 3:
+        why = f" ({reasons})" if (reasons := found.reasons()) else ""
+        raise ArtefactError(f"{count} usable {what} are too few: search, fit and test need one each{why}.", "Give more.")
 
 
 class _Encoder:
     """Encodes prompts and counts those that cannot be used.
 
     Attributes:
-        cut: ids of prompts that were shortened.
+        cut: how many prompts were shortened.
     """
 
     def __init__(self, tokenizer: Any, room: int, config: RunConfig, found: PromptSet) -> None:
         self.tokenizer, self.room, self.config, self.found = tokenizer, room, config, found
-        self.cut: set[str] = set()
+        self.cut = 0
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids, or an empty list for a prompt that was counted and is left out."""
@@ -170,7 +196,7 @@ class _Encoder:
             self.found.skip(TOO_LONG, row=prompt.row)
             return []
         elif len(ids) > self.room:
-            self.cut.add(prompt.id)
+            self.cut += 1
             start = ids[:1] if ids[0] == getattr(self.tokenizer, "bos_token_id", None) and self.room > 1 else []
             return start + ids[len(ids) - self.room + len(start) :]
         return ids
@@ -187,30 +213,6 @@ def _room(max_positions: int, heads: int, config: RunConfig) -> int:
     return room
 
 
-def _in_order(prompts: list[Prompt], turns: str) -> list[Prompt]:
-    """Prompts as they are tried: as they come, or conversation by conversation in the order of their first prompts."""
-    if turns == "first":
-        return prompts
-    threads: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
-        threads.setdefault(prompt.thread, []).append(prompt)
-    return list(chain.from_iterable(threads.values()))
-
-
-def _divide(conversations: list[Encoded], wanted: tuple[int, int, int]) -> Splits:
-    """Fill the parts with whole conversations one after another, none of them empty or beyond its size."""
-    sizes = _shrunk(sum(map(len, conversations)), wanted)
-    parts: list[Encoded] = [[], [], []]
-    place = 0
-    for number, conversation in enumerate(conversations):
-        others = 2 - place
-        if parts[place] and others and (len(parts[place]) >= sizes[place] or len(conversations) - number <= others):
-            place += 1
-        parts[place].extend(conversation)
-    search, fit, test = (part[:size] for part, size in zip(parts, wanted, strict=True))
-    return Splits(search, fit, test)
-
-
 def _shrunk(usable: int, wanted: tuple[int, int, int]) -> tuple[int, int, int]:
     """Sizes of the parts: as wanted, or in proportion where there are fewer, with one for each part at least."""
     if usable >= sum(wanted):
@@ -223,18 +225,18 @@ def _shrunk(usable: int, wanted: tuple[int, int, int]) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
-def _report(splits: Splits, usable: int, not_needed: int, encoder: _Encoder, found: PromptSet) -> Report:
+def _report(splits: Splits, not_needed: int, encoder: _Encoder, found: PromptSet) -> Report:
     prompts = [*splits.search, *splits.fit, *splits.test]
     lengths = sorted(len(ids) for _name, ids in prompts)
     quantiles = {name: lengths[round(share * (len(lengths) - 1))] for name, share in _QUANTILES.items()}
     long = found.skipped[TOO_LONG]
     return Report(
         used=splits.counts,
-        cut=sum(name in encoder.cut for name, _ids in prompts),
-        not_needed=not_needed + usable - len(prompts),
+        cut=encoder.cut,
+        not_needed=not_needed,
         skipped=dict(found.skipped),
         examples={reason: tuple(numbers) for reason, numbers in found.examples.items()},
         notes=tuple(found.notes),
-        long_share=(long + len(encoder.cut)) / (usable + long),
+        long_share=(long + encoder.cut) / (len(prompts) + long),
         lengths=quantiles,
     )
