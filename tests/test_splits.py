@@ -224,13 +224,13 @@ def test_all_turns_of_a_conversation_are_used_and_stay_in_one_part(
 
 def test_one_long_conversation_does_not_fill_a_part(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
-    rows = [{"id": n, "messages": [{"role": role, "content": f"{role} {n}"} for _ in range(200 if n == 0 else 1)
+    rows = [{"id": n, "messages": [{"role": role, "content": f"{role} {n}"} for _ in range(20 if n == 0 else 1)
                                    for role in ("user", "assistant")]} for n in range(200)]  # fmt: skip
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     splits, _found = load(Bytes(), 9000, RunConfig("tiny", "heads", str(path), None, "raw", 0, 30, 20, 10, 20, turns="all"))
     assert list(map(len, parts(splits))) == [30, 20, 10]
     for part in parts(splits):
-        assert len({name.partition("#")[0] for name in part}) > len(part) // 4
+        assert len({name.partition("#")[0] for name in part}) > len(part) // 2
 
 
 def test_with_one_question_a_conversation_all_turns_are_first_turns(tmp_path: Path) -> None:
