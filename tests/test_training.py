@@ -15,7 +15,7 @@ from entmtp_calib.calibrate.distill import distill, read_shard
 from entmtp_calib.calibrate.head_judging import calibration_error, hit_rates, reliability
 from entmtp_calib.calibrate.head_training import Source, parse_source
 from entmtp_calib.calibrate.losses import _FrozenHeadLoss, collate, head_losses
-from entmtp_calib.calibrate.states import StateFiles, TextStates, extract, states_of
+from entmtp_calib.calibrate.states import StateFiles, extract, states_of
 from entmtp_calib.calibrate.training import TrainingConfig, frequent_ids, initialise, schedule
 from entmtp_calib.engine.heads import DraftHeads, HeadShape
 from entmtp_calib.engine.prefix import PrefixShape
@@ -181,7 +181,7 @@ def test_fresh_heads_repeat_the_targets_opinion(target: Target, architecture: st
     prefix = PrefixShape(target.hidden_size, target.hidden_size, 40) if architecture == "hydra++" else None
     heads = DraftHeads(HeadShape(architecture, 3, 2, target.hidden_size, VOCAB, prefix=prefix)).requires_grad_(False)
     hidden, tokens = torch.randn(4, target.hidden_size), torch.arange(4)
-    initialise(heads, TextStates(hidden, tokens, torch.zeros(4), 0))
+    initialise(heads, hidden)
     heads.bind(target)
     context = heads.start(heads.read(hidden), tokens)
     for level in range(3):

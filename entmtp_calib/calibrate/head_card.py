@@ -52,7 +52,7 @@ The target wrote the text itself, {manner}, at most {recipe["max_new_tokens"]} t
 {sources}
 and gave {about["trained_tokens"]} tokens for training and {about["held_out_tokens"]} judged ones that training did not see.
 The loss is the cross-entropy against {_LABELS[training["labels"]]};
-{training["steps"]} steps of {training["batch"]} tokens, peak rate {training["rate"]}, {_minutes(about)}.
+{_start(recipe["init"])}{training["steps"]} steps of {training["batch"]} tokens, peak rate {training["rate"]}, {_minutes(about)}.
 
     {command}
 
@@ -96,6 +96,10 @@ What the heads say of their greedy chain to depth d (the product of their top-1 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [heading, ["---"] * len(heading), *rows]
     return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines)
+
+
+def _start(init: str) -> str:
+    return f"starting from {init}, " if init else ""
 
 
 def _minutes(about: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from entmtp_calib.calibrate.pipeline import Tick
 from entmtp_calib.calibrate.prompts import load_prompts
 from entmtp_calib.calibrate.states import StateFiles, extract
 from entmtp_calib.calibrate.training import TrainingConfig, frequent_ids, initialise, train
-from entmtp_calib.engine.head_files import save_heads
+from entmtp_calib.engine.head_files import load_heads, save_heads
 from entmtp_calib.engine.heads import DraftHeads, HeadShape
 from entmtp_calib.engine.own_layout import as_stored
 from entmtp_calib.engine.prefix import PrefixShape
@@ -52,7 +52,8 @@ class Source:
 class HeadRecipe:
     """Everything that trained heads depend on, apart from the target.
 
-    vocabulary: tokens that heads guess among, 0 for all; tokens: how many the target writes; temperature: at which it writes.
+    vocabulary: tokens that heads guess among, 0 for all; tokens: how many the target writes; temperature: at which it writes;
+    init: heads to start from, by name or folder, "" for the target's own opinion; init_identity: which these were.
     """
 
     architecture: str
@@ -66,6 +67,8 @@ class HeadRecipe:
     seed: int
     training: TrainingConfig
     temperature: float = 0.0
+    init: str = ""
+    init_identity: str = ""
 
 
 def parse_source(text: str) -> Source:
@@ -100,6 +103,7 @@ def make_heads(
     Raises:
         ArtefactError: fewer than two shards of text, or a checkpoint of another recipe.
     """
+    recipe = replace(recipe, init_identity=load_heads(recipe.init).identity if recipe.init else "")
     shards, held = _texts(target, tokenizer, recipe, work, tick, say)
     files = extract(target, shards, work / "states", lambda done: tick("states", done, len(shards)))
     states, unseen = StateFiles(files[:-held]), StateFiles(files[-held:])
@@ -111,7 +115,11 @@ def make_heads(
     as_stored(heads)  # what is judged is what is shipped
     heads.bind(target)
     figures = judge(traces_of(unseen, heads, _JUDGED_TEXTS))
-    named = replace(recipe, sources=tuple(replace(source, data=Path(source.data).name) for source in recipe.sources))
+    named = replace(
+        recipe,
+        init=Path(recipe.init).name,
+        sources=tuple(replace(source, data=Path(source.data).name) for source in recipe.sources),
+    )
     about = {"recipe": asdict(named), "trained_tokens": sum(states.sizes), "hit_rates": figures.hit_rates,
              "acceptance": figures.acceptance, "reliability": figures.reliability, "held_out_tokens": figures.positions,
              "base_name": target.name, "training_seconds": round(seconds)}  # fmt: skip
@@ -157,8 +165,26 @@ def _new_heads(target: Target, recipe: HeadRecipe, shards: list[Path], states: S
         written = (torch.from_numpy(text.written) for shard in shards for text in read_shard(shard))
         heads.draft_ids.copy_(frequent_ids(written, vocabulary, target.vocab_size))
     heads.bind(target)
-    initialise(heads.float(), states[0], recipe.seed)
+    initialise(heads.float(), torch.cat([states[text].hidden for text in range(min(16, len(states)))]), recipe.seed)
+    if recipe.init:
+        _take_over(heads, recipe.init)
     return heads
+
+
+def _take_over(heads: DraftHeads, name: str) -> None:
+    """Start from the weights of other heads; a prefix layer that they lack keeps its own start.
+
+    Raises:
+        ArtefactError: heads of other counts or widths.
+    """
+    given = {
+        key: value.float() for key, value in load_heads(name).heads.state_dict().items() if key.startswith(("heads.", "prefix."))
+    }
+    own = heads.state_dict()
+    lacking = [key for key in own if key.startswith("heads.") and (key not in given or given[key].shape != own[key].shape)]
+    if lacking or not given.keys() <= own.keys():
+        raise ArtefactError(f"heads {name} cannot start these: counts or widths differ.", "Use the same --heads and --layers.")
+    heads.load_state_dict(own | given)
 
 
 def _prefix_shape(target: Target) -> PrefixShape:

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from entmtp_calib.calibrate.losses import collate, head_losses
-from entmtp_calib.calibrate.states import StateFiles, TextStates
+from entmtp_calib.calibrate.states import StateFiles
 from entmtp_calib.engine.heads import DraftHeads, ResBlock
+from entmtp_calib.engine.prefix import PrefixLayer
 from entmtp_calib.engine.target import Target
 from entmtp_calib.storage import write_atomically
 
@@ -144,11 +145,12 @@ def _save(heads: DraftHeads, optimiser: torch.optim.Optimizer, checkpoint: Path,
     write_atomically(checkpoint, buffer.getvalue())
 
 
-def initialise(heads: DraftHeads, sample: TextStates, seed: int = 0) -> None:
+def initialise(heads: DraftHeads, sample: Tensor, seed: int = 0) -> None:
     """Start every head as the identity on the target's state: it repeats the target's own opinion until it learns better.
 
     Args:
-        sample: some states, for the scale at which the prefix layer's last norm hands them on.
+        sample: some of the target's states, `[n, hidden]`. They give the scale at which the prefix layer hands states on, and its
+            inner norms even out their columns, a few of which are ten times larger than the rest and would drown it.
     """
     for block in heads.modules():
         if isinstance(block, ResBlock):
@@ -161,13 +163,20 @@ def initialise(heads: DraftHeads, sample: TextStates, seed: int = 0) -> None:
                 with torch.no_grad():
                     block.residual.weight[:, :width].copy_(torch.eye(width))
     if heads.prefix is not None:
-        generator = torch.Generator().manual_seed(seed)
-        layer = heads.prefix
-        for part in (layer.query, layer.key, layer.value, layer.gate, layer.up):
-            nn.init.normal_(part.weight, std=part.in_features**-0.5, generator=generator)
-        nn.init.zeros_(layer.out.weight)
-        nn.init.zeros_(layer.down.weight)
-        nn.init.constant_(layer.final_norm, float(sample.hidden.float().square().mean(-1).sqrt().mean()))
+        _initialise_prefix(heads.prefix, sample.float(), torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def _initialise_prefix(layer: PrefixLayer, sample: Tensor, generator: torch.Generator) -> None:
+    for part in (layer.query, layer.key, layer.value, layer.gate, layer.up):
+        nn.init.normal_(part.weight, std=part.in_features**-0.5, generator=generator)
+    nn.init.zeros_(layer.out.weight)
+    nn.init.zeros_(layer.down.weight)
+    scale = sample.square().mean(-1, keepdim=True).sqrt()
+    columns = (sample / scale).square().mean(0).sqrt()
+    layer.final_norm.fill_(float(scale.mean()))
+    layer.attention_norm.copy_(1 / columns.clamp(min=1e-3))
+    layer.mlp_norm.copy_(1 / columns.clamp(min=1e-3))
 
 
 def frequent_ids(texts: Iterable[Tensor], size: int, vocabulary: int) -> Tensor:
