@@ -47,3 +47,11 @@ RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree d
 TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]
 Rounds = Annotated[int, typer.Option(help="How often every arm is timed on every prompt.", min=1)]
 Signal = Annotated[str, typer.Option(help="What policies read: path_value_1 … path_value_9, or base_top1.")]
+Temperature = Annotated[float, typer.Option(help="0 decodes greedily; above, tokens are sampled, exactly.", min=0)]
+TopK = Annotated[int, typer.Option(help="Sample among this many best tokens; 0 for all.", min=0)]
+TopP = Annotated[float, typer.Option(help="Sample among the fewest tokens with this much probability.")]
+Coupled = Annotated[
+    bool,
+    typer.Option("--coupled/--uncoupled", help="Rank guesses by the noise that samples tokens; texts stay the same."),
+]
+Stop = Annotated[list[str] | None, typer.Option(help="A text after which answers end; may be repeated.", show_default="none")]

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from entmtp_calib.errors import UsageError
 
 from ._output import Output
@@ -47,13 +49,16 @@ def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tic
     Args:
         dump: file for the prompts that are used, or None.
     """
-    from entmtp_calib.calibrate.pipeline import Calibration, begin
+    from entmtp_calib.calibrate.farm import farm_from_environment
+    from entmtp_calib.calibrate.pipeline import Calibration, begin, serve
     from entmtp_calib.calibrate.prompt_dump import check_dump, dump_prompts
     from entmtp_calib.calibrate.prompts import load_prompts
     from entmtp_calib.calibrate.splits import load_splits
     from entmtp_calib.engine.decoder import check_depth
     from entmtp_calib.topology import chain
 
+    farm = farm_from_environment()
+    out = Output(quiet=True) if farm.rank else out
     check_dump(dump)
     found = load_prompts(config.task, config.data, None, config.seed, turns=config.turns)
     pair = load(out, config.model, config.heads, config.device, config.dtype)
@@ -62,12 +67,15 @@ def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tic
     check_depth(chain(depth), pair.heads)
     config = replace(config, device=str(placement.device), dtype=placement.dtype_name, max_depth=depth)
     splits, report = load_splits(found, pair.tokenizer, pair.target.max_positions, pair.heads.depth, config)
+    if farm.rank:
+        serve(farm, pair, splits, config)
+        raise typer.Exit
     _tell(out, config.task, report)
     if dump is not None:
         dump_prompts(dump, splits, pair.tokenizer, config.prompt_style)
         out.say(f"prompts as they are used: {dump}")
     run = begin(path, config, pair, splits, report, fresh)
-    return Calibration(run, lambda: pair, lambda _pair: splits, tick)
+    return Calibration(run, lambda: pair, lambda _pair: splits, tick, farm)
 
 
 def _tell(out: Output, task: str, report: Report) -> None:
@@ -86,7 +94,8 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
     Raises:
         UsageError: device, dtype or seed differ from the run's.
     """
-    from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.calibrate.farm import farm_from_environment
+    from entmtp_calib.calibrate.pipeline import Calibration, serve
     from entmtp_calib.calibrate.prompts import load_prompts
     from entmtp_calib.calibrate.splits import load_splits
     from entmtp_calib.rundir import RunDir
@@ -102,9 +111,15 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
         found = load_prompts(options.task, options.data, None, options.seed, turns=options.turns)
         return load_splits(found, pair.tokenizer, pair.target.max_positions, pair.heads.depth, options)[0]
 
-    calibration = Calibration(
-        run, lambda: load(out, config["model"], config["heads"], config["device"], config["dtype"]), prompts, tick
-    )
+    def models() -> Pair:
+        return load(out, config["model"], config["heads"], config["device"], config["dtype"])
+
+    farm = farm_from_environment()
+    out = Output(quiet=True) if farm.rank else out
+    calibration = Calibration(run, models, prompts, tick, farm)
+    if farm.rank:
+        serve(farm, calibration.pair, calibration.splits, calibration.config)
+        raise typer.Exit
     return calibration
 
 

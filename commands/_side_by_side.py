@@ -18,7 +18,7 @@ def side_by_side(screen: Output, calibration: Calibration) -> None:
 
     bank = load_bank(calibration.run.file("bank.json"))
     name, ids = calibration.splits.test[0]
-    found = compare_with_plain(calibration.pair, bank, "auto", ids, calibration.stop)
+    found = compare_with_plain(calibration.pair, bank, "auto", ids, calibration.stop, calibration.config.seed)
     screen.text(f"\nHeld-out prompt {name}, decoded with the bank ({bank.recommended}) and without:")
     screen.text("\n".join("  " + line for line in found.text.splitlines()[:12]))
     screen.fields("side_by_side", {"prompt": name} | _figures(found))
@@ -35,7 +35,7 @@ def _exact(screen: Output, calibration: Calibration, bank: Any, ids: list[int]) 
 
     config = calibration.config
     pair = load(Output(quiet=True), config.model, config.heads, config.device, "float32")
-    found = compare_with_plain(pair, bank, "auto", ids, calibration.stop)
+    found = compare_with_plain(pair, bank, "auto", ids, calibration.stop, calibration.config.seed)
     screen.text("The same prompt in float32, where texts do not depend on rounding:")
     screen.fields("side_by_side_float32", _figures(found))
 

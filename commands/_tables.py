@@ -46,6 +46,16 @@ def frontier_table(frontier: Any) -> Table:
     return Table("frontier", "Frontier: trees grown on the search prompts", columns, rows)
 
 
+def generalisation_table(found: Sequence[Any]) -> Table:
+    """The frontier on new prompts, beside the trees of other methods."""
+    rows = [{"nodes": row.size, "depth": row.depth, "fitted": row.fitted, "held_out": row.held_out, "gap": row.gap,
+             "marginal": row.marginal, "sequoia": row.sequoia} for row in found]  # fmt: skip
+    columns = (Column("nodes", "nodes"), Column("depth", "depth"), Column("fitted", "search prompts", ".3f"),
+               Column("held_out", "new prompts", ".3f"), Column("gap", "gap", "+.1%"),
+               Column("marginal", "closed form (Medusa)", ".3f"), Column("sequoia", "ranks alone (Sequoia)", ".3f"))  # fmt: skip
+    return Table("generalisation", "Best trees by replay: mean accept, other methods on the new prompts", columns, rows)
+
+
 def recalibration_table(recalibrated: Sequence[Any]) -> Table:
     """Every candidate's own rollouts beside what the search said."""
     rows = [

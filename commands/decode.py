@@ -29,13 +29,17 @@ def decode(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a bank timed on another machine or dtype.", show_default="off")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Unused at temperature 0, the only one yet.", min=0)] = 0,
+    stop: opt.Stop = None,
+    seed: Annotated[int, typer.Option(help="Of the noise, if the bank was made at a temperature above 0.", min=0)] = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Decode a prompt with the trees and the policy of a bank. The text equals plain greedy decoding."""
+    """Decode a prompt with the trees and the policy of a bank. The text is that of plain decoding.
+
+    A bank that was made at a temperature above 0 samples at that temperature: one seed gives one text, whatever the tree.
+    """
     from entmtp_calib.bank import load_bank
     from entmtp_calib.errors import UsageError
 
@@ -48,7 +52,7 @@ def decode(
         found.policy(policy)  # a typo should not cost a model's loading time
     pair = load(screen, model or found.target["name"], heads or found.heads["name"], device, dtype)
     ids = _fit_bank(screen, found, pair, text, strict)
-    steps = _steps(pair, found, policy, ids, max_new_tokens)
+    steps = _steps(pair, found, policy, ids, (max_new_tokens, tuple(stop or ())), seed)
     _stream(screen, pair, found, policy, steps, len(ids))
 
 
@@ -87,14 +91,16 @@ def _fit_bank(screen: Output, bank: Any, pair: Any, text: str, strict: bool) -> 
     return encode([("user", text)], pair.tokenizer, style)
 
 
-def _steps(pair: Any, bank: Any, policy: str, ids: list[int], max_new_tokens: int) -> Any:
+def _steps(pair: Any, bank: Any, policy: str, ids: list[int], limits: tuple[int, tuple[str, ...]], seed: int) -> Any:
+    from entmtp_calib.engine.acceptance import rule_from
     from entmtp_calib.engine.decoder import Decoder, autoregressive
     from entmtp_calib.engine.stopping import StopRule
 
-    stop = StopRule(pair.target.end_ids, max_new_tokens)
+    rule = rule_from(bank.acceptance, seed)
+    stop = StopRule(pair.target.end_ids, *limits, pair.tokenizer.decode)
     if policy == "ar":
-        return autoregressive(pair.target, ids, stop)
-    return Decoder(pair.target, pair.heads, bank.topologies, bank.policy(policy), bank.signal).steps(ids, stop)
+        return autoregressive(pair.target, ids, stop, rule)
+    return Decoder(pair.target, pair.heads, bank.topologies, bank.policy(policy), bank.signal, rule).steps(ids, stop)
 
 
 def _stream(screen: Output, pair: Any, bank: Any, policy: str, steps: Any, prompt_tokens: int) -> None:

@@ -10,7 +10,16 @@ from . import _options as opt
 from ._output import Output
 from ._session import open_run, same_heads, start_run
 from ._side_by_side import side_by_side
-from ._tables import arms_table, bank_table, frontier_table, marked, policy_table, recalibration_table, timing_table
+from ._tables import (
+    arms_table,
+    bank_table,
+    frontier_table,
+    generalisation_table,
+    marked,
+    policy_table,
+    recalibration_table,
+    timing_table,
+)
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
@@ -29,6 +38,11 @@ def run(
     fit_prompts: opt.FitPrompts = 24,
     test_prompts: opt.TestPrompts = 20,
     max_new_tokens: opt.MaxNewTokens = 96,
+    stop: opt.Stop = None,
+    temperature: opt.Temperature = 0.0,
+    top_k: opt.TopK = 0,
+    top_p: opt.TopP = 1.0,
+    coupled: opt.Coupled = True,
     max_nodes: opt.MaxNodes = 64,
     max_depth: opt.MaxDepth = None,
     trees: opt.Trees = 7,
@@ -53,7 +67,8 @@ def run(
 
     screen = Output(json, quiet)
     config = RunConfig(model, heads, task, data, prompt_style, seed, search_prompts, fit_prompts, test_prompts,
-                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts)  # fmt: skip
+                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts,
+                       temperature, top_k, top_p, coupled, tuple(stop or ()))  # fmt: skip
     signal_depth(signal)  # a typo should not cost the hours before the signal is read
     stages = {"trees": trees, "prompts": recalibrate_prompts}, {"rounds": rounds, "prompts": time_prompts}
     if not fresh and dump_prompts is None and _already_there(screen, out, config, *stages, signal):
@@ -66,6 +81,7 @@ def run(
         screen.say("search: self-rollout and greedy growth")
         frontier = calibration.search()
         screen.table(marked(frontier_table(frontier), counts))
+        screen.table(marked(generalisation_table(calibration.generalisation()), counts))
         screen.say("recalibrate: every tree by itself, on prompts that search did not see")
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts)
         screen.table(marked(recalibration_table(recalibrated), counts))
@@ -92,6 +108,11 @@ def search(
     fit_prompts: opt.FitPrompts = 24,
     test_prompts: opt.TestPrompts = 20,
     max_new_tokens: opt.MaxNewTokens = 96,
+    stop: opt.Stop = None,
+    temperature: opt.Temperature = 0.0,
+    top_k: opt.TopK = 0,
+    top_p: opt.TopP = 1.0,
+    coupled: opt.Coupled = True,
     max_nodes: opt.MaxNodes = 64,
     max_depth: opt.MaxDepth = None,
     seed: opt.Seed = 0,
@@ -107,11 +128,14 @@ def search(
 
     screen = Output(json, quiet)
     config = RunConfig(model, heads, task, data, prompt_style, seed, search_prompts, fit_prompts, test_prompts,
-                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts)  # fmt: skip
+                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts,
+                       temperature, top_k, top_p, coupled, tuple(stop or ()))  # fmt: skip
     with screen.progress() as tick:
         calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
-        frontier = calibration.search()
-    screen.table(marked(frontier_table(frontier), _counts(screen, calibration)))
+        frontier, held_out = calibration.search(), calibration.generalisation()
+    counts = _counts(screen, calibration)
+    screen.table(marked(frontier_table(frontier), counts))
+    screen.table(marked(generalisation_table(held_out), counts))
     screen.say(f"next: entmtp recalibrate {out}")
     screen.finish("search")
 
@@ -202,7 +226,7 @@ def _already_there(screen: Output, out: Path, config: Any, recalibrate: Any, tim
     if not same_heads(there, config.heads):
         return False
     stages = [there.journal_options(name) for name in ("recalibration.jsonl", "timings.jsonl")]
-    if asdict(wanted) != there.about["config"] or bank.signal != signal or stages[0] != recalibrate:
+    if asdict(wanted) != asdict(type(config)(**there.about["config"])) or bank.signal != signal or stages[0] != recalibrate:
         return False
     if {name: stages[1].get(name) for name in timing} != timing:
         return False

@@ -41,6 +41,13 @@ class BankTree:
                 "nodes": self.topology.to_lists(), **self.figures}  # fmt: skip
 
 
+_NUMBER = (int, float)
+_RULES: dict[str, dict[str, tuple[type, ...]]] = {
+    "exact": {"rule": (str,), "temperature": _NUMBER, "top_k": (int,), "top_p": _NUMBER, "coupled": (bool,)},
+    "typical": {"rule": (str,), "temperature": _NUMBER, "epsilon": _NUMBER, "alpha": _NUMBER},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyBank:
     """Trees, policies over them, and everything that says where they are valid.
@@ -157,8 +164,9 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     if type(heads.get("heads")) is not int or heads["heads"] < max(depth, needed):
         raise ArtefactError(f"the bank needs {max(depth, needed)} heads and names heads with {heads.get('heads')!r}.")
     acceptance = _section(value, "acceptance", ("rule",))
-    if acceptance["rule"] != "exact" or type(acceptance.get("temperature")) is not int or acceptance["temperature"] != 0:
-        raise ArtefactError(f"acceptance {dict(acceptance)} is not known; this tool runs exact acceptance at temperature 0.")
+    known = _RULES.get(str(acceptance["rule"]), {})
+    if not known or any(type(field) not in known.get(name, ()) for name, field in acceptance.items()):
+        raise ArtefactError(f"acceptance {dict(acceptance)} is not known.", f"Known rules: {', '.join(_RULES)}.")
     template = _section(value, "template", ("style", "hash"))
     if template["style"] not in RESOLVED:
         raise ArtefactError(f"field 'template.style' is {template['style']!r}, not {', '.join(RESOLVED)}.")

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from entmtp_calib.calibrate.baseline_trees import hit_rates, marginal_tree, sequoia_tree
+from entmtp_calib.calibrate.generalisation import generalisation
+from entmtp_calib.calibrate.search import search
 from entmtp_calib.evidence import Trace
 from entmtp_calib.topology import Topology
 
@@ -69,3 +71,21 @@ def test_nothing_is_grown_from_heads_that_never_hit() -> None:
 
 def test_a_level_that_holds_no_more_ends_the_tree() -> None:
     assert sequoia_tree([evidence(0)], 89, 1).size == 64
+
+
+def test_the_frontier_is_judged_beside_the_others_on_prompts_that_none_has_seen() -> None:
+    """Ranks that follow each other: after a second guess the next first guess is right, which hit rates cannot tell."""
+    rng = np.random.default_rng(1)
+
+    def linked(count: int) -> list[Trace]:
+        first = (rng.random((count, 200)) < 0.5).astype(np.int32)
+        return [trace(np.stack([row, 1 - row], 1)) for row in first]
+
+    seen, unseen = linked(5), linked(5)
+    rows = generalisation(search(seen, 4, 2), seen, unseen)
+    assert [row.size for row in rows] == [1, 2, 3]
+    best = rows[-1]
+    assert best.gap == pytest.approx(best.fitted / best.held_out - 1)
+    assert abs(best.gap) < 0.1
+    assert best.held_out > best.marginal + 0.1
+    assert best.held_out > best.sequoia + 0.1

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from conftest import VOCAB, plain, tiny_model
 
+import entmtp_calib.calibrate.distill as distill_module
 from entmtp_calib.calibrate.distill import distill, read_shard
 from entmtp_calib.calibrate.head_judging import calibration_error, hit_rates, reliability
 from entmtp_calib.calibrate.head_training import Source, parse_source
@@ -136,14 +137,33 @@ def test_losses_are_those_of_every_text_by_itself(target: Target, shard: Path, a
         assert float(found[level]) == pytest.approx(float(torch.stack(wanted[level]).mean()), rel=1e-4)
 
 
-def test_shards_of_other_prompts_are_refused(target: Target, tmp_path: Path) -> None:
+def test_a_text_is_written_once_wherever_its_prompt_stands(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("entmtp_calib.calibrate.distill.SHARD_PROMPTS", 2)
+    stop, asked = StopRule(target.end_ids, 4), []
+    real = distill_module.write
+    monkeypatch.setattr(
+        distill_module, "write", lambda target, prompts, *more: asked.extend(prompts) or real(target, prompts, *more)
+    )
+    prompts = [[1, 2], [3], [4, 5]]
+    paths = distill(target, prompts, stop, tmp_path)
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in distill(target, prompts, stop, tmp_path)] == before
+    assert asked == prompts
+    more = distill(target, [[9], [4, 5], [3], [1, 2], [8]], stop, tmp_path)
+    assert asked == [*prompts, [9], [8]]
+    texts = [text for path in more for text in read_shard(path)]
+    assert [text.prompt.tolist() for text in texts] == [[9], [4, 5], [3], [1, 2], [8]]
+    assert all(text.written.tolist() == plain(target, text.prompt.tolist(), stop) for text in texts)
+
+
+@pytest.mark.parametrize("other", [{"stop": StopRule(frozenset([1]), 4)}, {"temperature": 0.7}])
+def test_texts_made_in_another_manner_are_refused(target: Target, tmp_path: Path, other: dict) -> None:
     stop = StopRule(target.end_ids, 4)
     distill(target, [[1, 2]], stop, tmp_path)
-    before = (tmp_path / "00000.npz").read_bytes()
-    distill(target, [[1, 2]], stop, tmp_path)
-    assert (tmp_path / "00000.npz").read_bytes() == before
-    with pytest.raises(ArtefactError, match="other prompts"):
-        distill(target, [[1, 3]], stop, tmp_path)
+    with pytest.raises(ArtefactError, match="other limits or temperatures"):
+        distill(target, [[1, 3]], **{"stop": stop, "folder": tmp_path} | other)
 
 
 def test_every_pass_takes_every_text_once_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:

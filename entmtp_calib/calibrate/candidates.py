@@ -44,14 +44,15 @@ def choose_candidates(frontier: Frontier, traces: Sequence[Trace], count: int) -
         raise UsageError(f"--trees is {count}.", "Ask for at least 1 tree.")
     largest = max(growth.order.size for growth in frontier.growths)
     sizes = sorted({round(size) for size in np.geomspace(1, largest, count).tolist()})
-    chosen = [_best_of_size(frontier, traces, size) for size in sizes]
+    chosen = [best_of_size(frontier, traces, size) for size in sizes]
     default = published_default()
     if default.depth <= traces[0].heads:
         chosen.append(Candidate(DEFAULT_LABEL, default, float("nan"), mean_accept(default, traces)))
     return chosen
 
 
-def _best_of_size(frontier: Frontier, traces: Sequence[Trace], size: int) -> Candidate:
+def best_of_size(frontier: Frontier, traces: Sequence[Trace], size: int) -> Candidate:
+    """Of all growths that have a tree of this size, the one with the best mean accept; ties go to the shallower tree."""
     found = []
     for growth in frontier.growths:
         if growth.order.size >= size:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.calibrate.recalibrate import near_tie_bound
+from entmtp_calib.engine.acceptance import GREEDY, Exact, Rule, rule_from
 from entmtp_calib.engine.decoder import Decoder, Step, autoregressive
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
@@ -44,19 +45,22 @@ class Comparison:
         return self.verdict == IDENTICAL
 
 
-def compare_with_plain(pair: Pair, bank: TopologyBank, policy: str, ids: Sequence[int], stop: StopRule) -> Comparison:
+def compare_with_plain(
+    pair: Pair, bank: TopologyBank, policy: str, ids: Sequence[int], stop: StopRule, seed: int = 0
+) -> Comparison:
     """Decode a prompt with a policy of a bank and plainly, each after a warm-up."""
-    decoder = Decoder(pair.target, pair.heads, bank.topologies, bank.policy(policy), bank.signal)
-    warm = StopRule(stop.end_ids, min(8, stop.max_new_tokens))
-    for _step in (*decoder.steps(ids, warm), *autoregressive(pair.target, ids, warm)):
+    rule = rule_from(bank.acceptance, seed)
+    decoder = Decoder(pair.target, pair.heads, bank.topologies, bank.policy(policy), bank.signal, rule)
+    warm = replace(stop, max_new_tokens=min(8, stop.max_new_tokens))
+    for _step in (*decoder.steps(ids, warm), *autoregressive(pair.target, ids, warm, rule)):
         pass
     start = time.perf_counter()
     steps = list(decoder.steps(ids, stop))
     middle = time.perf_counter()
-    plain = list(autoregressive(pair.target, ids, stop))
+    plain = list(autoregressive(pair.target, ids, stop, rule))
     end = time.perf_counter()
     tokens, wanted = _tokens(steps), _tokens(plain)
-    verdict, parted, gap = judge(pair.target, ids, tokens, wanted)
+    verdict, parted, gap = judge(pair.target, ids, tokens, wanted, rule)
     return Comparison(
         pair.tokenizer.decode(tokens, skip_special_tokens=True),
         verdict, parted, gap, len(tokens), len(tokens) / len(steps),
@@ -64,7 +68,9 @@ def compare_with_plain(pair: Pair, bank: TopologyBank, policy: str, ids: Sequenc
     )  # fmt: skip
 
 
-def judge(target: Target, prompt: Sequence[int], tokens: list[int], wanted: list[int]) -> tuple[str, int, float]:
+def judge(
+    target: Target, prompt: Sequence[int], tokens: list[int], wanted: list[int], rule: Rule = GREEDY
+) -> tuple[str, int, float]:
     """Say how two texts of one prompt differ.
 
     Returns:
@@ -74,15 +80,17 @@ def judge(target: Target, prompt: Sequence[int], tokens: list[int], wanted: list
         return IDENTICAL, -1, 0.0
     shorter = min(len(tokens), len(wanted))
     parted = next((place for place in range(shorter) if tokens[place] != wanted[place]), shorter)
-    gap = top_two_gap(target, [*prompt, *wanted[:parted]])
+    gap = top_two_gap(target, [*prompt, *wanted[:parted]], rule)
     return (NEAR_TIE if gap <= near_tie_bound(target) else DIVERGED), parted, gap
 
 
 @torch.inference_mode()
-def top_two_gap(target: Target, ids: Sequence[int]) -> float:
-    """Distance of the two best logits after `ids`, from a plain forward."""
+def top_two_gap(target: Target, ids: Sequence[int], rule: Rule = GREEDY) -> float:
+    """Distance of the two logits after `ids` that are best for the rule, noise included, from a plain forward."""
     cache = target.new_cache(len(ids))
     logits = target.prefill(torch.tensor([list(ids)], device=target.device), cache).logits[0, -1].float()
+    if isinstance(rule, Exact) and rule.temperature:
+        logits = rule.filtered(logits) + rule.noise(torch.tensor([len(ids)], device=target.device), len(logits))[0]
     best, second = logits.topk(2).values.tolist()
     return float(best - second)
 

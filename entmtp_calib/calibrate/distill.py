@@ -45,6 +45,8 @@ def distill(
 ) -> list[Path]:
     """Let the target continue every prompt, shard by shard.
 
+    A prompt whose text is in the folder already, in whatever shard, is not written again: prompts can be added to a recipe.
+
     Args:
         prompts: token ids; shard k holds prompts `256 k … 256 k + 255`.
         folder: where the shards are; those that are there are not written again.
@@ -56,20 +58,21 @@ def distill(
         The shards in order.
 
     Raises:
-        ArtefactError: a shard in the folder belongs to other prompts.
+        ArtefactError: the folder holds texts that other end tokens, caps or temperatures made.
     """
+    manner = (temperature, seed) if temperature else ()
+    known = _known(folder, stop, manner)
     paths: list[Path] = []
     total = 0
     for start in range(0, len(prompts), SHARD_PROMPTS):
         path = folder / f"{start // SHARD_PROMPTS:05d}.npz"
         members = prompts[start : start + SHARD_PROMPTS]
-        key = _key(members, stop, (temperature, seed) if temperature else ())
-        if path.exists():
-            shard = load_arrays(path, "shard of distilled text")
-            if shard["key"].tobytes() != key:
-                raise ArtefactError(f"{path} was distilled from other prompts.", "Use another folder, or --fresh.")
-        else:
-            shard = _write_shard(target, members, stop, batch, temperature, seed) | {"key": np.frombuffer(key, np.uint8)}
+        key = _key(members, stop, manner)
+        shard = load_arrays(path, "shard of distilled text") if path.exists() else None
+        if shard is None or shard["key"].tobytes() != key:
+            shard = _write_shard(target, members, stop, batch, temperature, seed, known)
+            marks = {"key": key, "manner": _key([], stop, manner)}
+            shard |= {name: np.frombuffer(value, np.uint8) for name, value in marks.items()}
             save_arrays(path, shard)
         paths.append(path)
         total += int(shard["written_lengths"].sum())
@@ -88,16 +91,31 @@ def read_shard(path: Path) -> list[Text]:
     return [Text(prompt, text) for prompt, text in zip(prompts, written, strict=True)]
 
 
+def _known(folder: Path, stop: StopRule, manner: tuple[float, ...]) -> dict[bytes, np.ndarray]:
+    """Texts that the folder holds, by their prompts."""
+    known: dict[bytes, np.ndarray] = {}
+    for path in sorted(folder.glob("*.npz")):
+        mark = load_arrays(path, "shard of distilled text").get("manner")
+        if mark is not None and mark.tobytes() != _key([], stop, manner):
+            raise ArtefactError(f"{path} was distilled with other limits or temperatures.", "Use another folder.")
+        known.update({text.prompt.tobytes(): text.written for text in read_shard(path)})
+    return known
+
+
 def _write_shard(
-    target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batch: int, temperature: float, seed: int
-) -> dict[str, np.ndarray]:
-    seeds = [int.from_bytes(_key([prompt], stop, (seed,))[:7]) for prompt in prompts]
-    texts = dict(write(target, prompts, stop, batch, Exact(temperature), seeds))
-    written = [texts[index] for index in range(len(prompts))]
+    target: Target, prompts: Sequence[Sequence[int]], stop: StopRule, batch: int, temperature: float, seed: int,
+    known: dict[bytes, np.ndarray],
+) -> dict[str, np.ndarray]:  # fmt: skip
+    places = [np.asarray(prompt, np.int64).tobytes() for prompt in prompts]
+    missing = [index for index, place in enumerate(places) if place not in known]
+    seeds = [int.from_bytes(_key([prompts[index]], stop, (seed,))[:7]) for index in missing]
+    for number, text in write(target, [prompts[index] for index in missing], stop, batch, Exact(temperature), seeds):
+        known[places[missing[number]]] = np.asarray(text, np.int64)
+    written = [known[place] for place in places]
     return {
         "prompts": np.concatenate([np.asarray(prompt, np.uint32) for prompt in prompts]),
         "prompt_lengths": np.asarray([len(prompt) for prompt in prompts], np.uint32),
-        "written": np.concatenate([np.asarray(text, np.uint32) for text in written]),
+        "written": np.concatenate([text.astype(np.uint32) for text in written]),
         "written_lengths": np.asarray([len(text) for text in written], np.uint32),
     }
 

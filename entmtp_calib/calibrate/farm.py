@@ -6,6 +6,7 @@ run folder need not be shared. Results come back as bytes, which makes the files
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import threading
@@ -126,10 +127,12 @@ class Farm:
 
 
 def farm_from_environment() -> Farm:
-    """The farm that torchrun started this process for, or one process alone."""
+    """The farm that torchrun started this process for, or one process alone. It is closed when this process ends."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return Farm()
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, size = next(iter(rendezvous("env://")))
-    return Farm(rank, size, store)
+    farm = Farm(rank, size, store)
+    atexit.register(farm.close)
+    return farm

@@ -76,15 +76,15 @@ def fit_policies(
 
 
 def make_bank(
-    config: Mapping[str, Any], inputs: Mapping[str, Any], end_ids: Sequence[int], device: str, fitted: Fitted,
-    recalibrated: Sequence[Recalibrated], prompts: Mapping[str, Any],
+    config: Mapping[str, Any], inputs: Mapping[str, Any], end_ids: Sequence[int], device: str, acceptance: Mapping[str, Any],
+    fitted: Fitted, recalibrated: Sequence[Recalibrated], prompts: Mapping[str, Any],
 ) -> TopologyBank:  # fmt: skip
     """The bank file's content.
 
     Args:
         config, inputs: as in `run.json`.
         end_ids: ids that ended texts.
-        device: where the timings were taken.
+        device: where the timings were taken; acceptance: the rule of the run.
         prompts: what became of the prompts; "prompts_used" has the counts that the figures rest on.
     """
     accept = {item.candidate.label: item.mean_accept for item in recalibrated}
@@ -93,7 +93,7 @@ def make_bank(
         task=config["task"],
         target=inputs["target"],
         heads=inputs["heads"],
-        acceptance={"rule": "exact", "temperature": 0},
+        acceptance=acceptance,
         template=inputs["template"],
         signal=fitted.signal,
         trees=tuple(_bank_tree(arm, accept.get(arm.label, 0.0)) for arm in fitted.kept),
@@ -102,7 +102,7 @@ def make_bank(
         measured=machine() | {"device": device, "dtype": config["dtype"]},
         evaluation=_evaluation(fitted),
         splits=inputs["splits"],
-        limits={"max_new_tokens": config["max_new_tokens"], "end_ids": sorted(end_ids)},
+        limits={"max_new_tokens": config["max_new_tokens"], "end_ids": sorted(end_ids), "stop": list(config["stop"])},
         provenance=provenance(),
         prompts=prompts,
         too_small_to_trust=bool(too_few(prompts["prompts_used"])),

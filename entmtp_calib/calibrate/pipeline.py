@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
+from entmtp_calib.calibrate.farm import Farm
 from entmtp_calib.calibrate.fitting import Fitted, fit_policies, make_bank
-from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate
-from entmtp_calib.calibrate.rollout import self_rollout
+from entmtp_calib.calibrate.generalisation import Generalisation, generalisation
+from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate, rollout_work
+from entmtp_calib.calibrate.rollout import self_rollout, trace_work
 from entmtp_calib.calibrate.search import Frontier, frontier_from_json, search
 from entmtp_calib.calibrate.splits import Encoded, Report, RunConfig, Splits
 from entmtp_calib.calibrate.thresholds import Costs, hull, replayed_rates
@@ -43,10 +45,14 @@ class Calibration:
         run: the folder.
         pair, prompts: called at most once, when a stage has something to compute.
         tick: told about progress.
+        farm: processes that share rollouts and recalibration.
     """
 
-    def __init__(self, run: RunDir, pair: Callable[[], Pair], prompts: Callable[[Pair], Splits], tick: Tick) -> None:
+    def __init__(
+        self, run: RunDir, pair: Callable[[], Pair], prompts: Callable[[Pair], Splits], tick: Tick, farm: Farm | None = None
+    ) -> None:
         self.run = run
+        self.farm = farm or Farm()
         self.config = RunConfig(**run.about["config"])
         self._load_pair, self._load_prompts = pair, prompts
         self._pair: Pair | None = None
@@ -73,7 +79,7 @@ class Calibration:
     @property
     def stop(self) -> StopRule:
         """When texts of this run end."""
-        return StopRule(self.pair.target.end_ids, self.config.max_new_tokens)
+        return stop_rule(self.pair, self.config)
 
     def search(self) -> Frontier:
         """Trace the search prompts and grow the frontier."""
@@ -85,13 +91,17 @@ class Calibration:
         write_atomically(path, to_json(frontier.to_json()))
         return frontier
 
+    def generalisation(self) -> list[Generalisation]:
+        """How the frontier holds on the fit prompts, beside trees of other methods."""
+        return generalisation(self.search(), self.traces("search"), self.traces("fit"))
+
     def traces(self, part: str) -> list[Trace]:
         """Traces of one part of the prompts, written where they are missing."""
         prompts: Encoded = getattr(self.splits, part)
         folder = self.run.file(f"rollouts/{part}")
         return self_rollout(
             self.pair.target, self.pair.heads, prompts, self.stop, folder,
-            lambda done: self.tick(f"self-rollout ({part})", done, len(prompts)),
+            lambda done: self.tick(f"self-rollout ({part})", done, len(prompts)), self.config.rule, self.farm,
         )  # fmt: skip
 
     def recalibrate(self, trees: int, prompts: int, fresh: bool = False) -> list[Recalibrated]:
@@ -103,7 +113,7 @@ class Calibration:
         total = len(chosen) * len(candidates)
         return recalibrate(
             self.pair.target, self.pair.heads, candidates, chosen, self.stop, journal, rows,
-            lambda done: self.tick("recalibrate", done, total),
+            lambda done: self.tick("recalibrate", done, total), self.config.rule, self.farm,
         )  # fmt: skip
 
     def candidates(self) -> list[Candidate]:
@@ -124,7 +134,7 @@ class Calibration:
         total = len(chosen) * (len(arms) + 1) * rounds
         return time_arms(
             self.pair.target, self.pair.heads, arms, chosen, self.stop, rounds, self.config.seed, journal, rows,
-            lambda done: self.tick("time", done, total),
+            lambda done: self.tick("time", done, total), self.config.rule,
         )  # fmt: skip
 
     def fit(self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated]) -> Fitted:
@@ -145,7 +155,7 @@ class Calibration:
         prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
         bank_file = make_bank(
             self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
-            str(self.pair.target.device), fitted, recalibrated, prompts,
+            str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
         )  # fmt: skip
         bank_file.save(self.run.file("bank.json"))
         return fitted
@@ -167,7 +177,7 @@ class Calibration:
             if row.get("arm") == label:
                 return float(row["draft_seconds"])
         everything = Ladder(tuple(range(1, len(bank))), tuple(range(len(bank))))
-        seconds = draft_seconds(Decoder(self.pair.target, self.pair.heads, bank, everything, signal))
+        seconds = draft_seconds(Decoder(self.pair.target, self.pair.heads, bank, everything, signal, self.config.rule))
         journal.append({"arm": label, "prompt": "", "round": 0, "draft_seconds": seconds})
         return seconds
 
@@ -179,6 +189,18 @@ class Calibration:
         """
         if not self.run.file(name).exists():
             raise ArtefactError(f"the run {self.run.path} has no {name}.", f"Run first: entmtp {stage} {self.run.path}")
+
+
+def stop_rule(pair: Pair, config: RunConfig) -> StopRule:
+    """When texts of a run end."""
+    return StopRule(pair.target.end_ids, config.max_new_tokens, config.stop, pair.tokenizer.decode)
+
+
+def serve(farm: Farm, pair: Pair, splits: Splits, config: RunConfig) -> None:
+    """Work for the process that runs the command, until it ends."""
+    stop = stop_rule(pair, config)
+    works = {part: trace_work(pair.target, pair.heads, prompts, stop, config.rule) for part, prompts in splits.parts.items()}
+    farm.serve(works | {"recalibrate": rollout_work(pair.target, pair.heads, splits.fit, stop, config.rule)})
 
 
 def inputs_of(pair: Pair, config: RunConfig) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from entmtp_calib.calibrate.conversations import TURNS
 from entmtp_calib.calibrate.prompts import Prompt, PromptSet
+from entmtp_calib.engine.acceptance import Exact
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.storage import digest
 from entmtp_calib.template import TemplateRefusal, check_style, encode, resolve_style
@@ -44,8 +45,17 @@ class RunConfig:
     dtype: str = "float32"
     turns: str = "first"
     long_prompts: str = "skip"
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    coupled: bool = True
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", tuple(self.stop))  # a list where it comes from a file
+        if not all(self.stop):
+            raise UsageError("--stop is empty.", "Give a text after which answers end.")
+        _ = self.rule  # refuses values out of range
         for name in ("search_prompts", "fit_prompts", "test_prompts", "max_new_tokens", "max_nodes", "max_depth"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -54,6 +64,11 @@ class RunConfig:
         for name, known in (("turns", TURNS), ("long_prompts", LONG_PROMPTS)):
             if getattr(self, name) not in known:
                 raise UsageError(f"unknown --{name.replace('_', '-')} {getattr(self, name)!r}.", f"Known: {', '.join(known)}.")
+
+    @property
+    def rule(self) -> Exact:
+        """How tokens are chosen; the run's seed is that of the noise."""
+        return Exact(self.temperature, self.top_k, self.top_p, self.seed, self.coupled)
 
     @property
     def wanted(self) -> tuple[int, int, int]:
