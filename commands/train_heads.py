@@ -32,6 +32,7 @@ def train_heads(
     steps: Annotated[int, typer.Option(help="Optimiser steps.", min=1)] = 3000,
     batch: Annotated[int, typer.Option(help="Positions per step.", min=1)] = 2048,
     rate: Annotated[float, typer.Option(help="Peak learning rate.", min=0)] = 1e-3,
+    dropout: Annotated[float, typer.Option(help="Share of a head's inputs left out at a step.", min=0, max=0.9)] = 0.0,
     work: Annotated[Path | None, typer.Option(help="Folder for written text and states.", show_default="OUT/work")] = None,
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
@@ -58,7 +59,7 @@ def train_heads(
         if given not in known:
             raise UsageError(f"unknown {what} {given!r}.", f"Known: {', '.join(known)}.")
     recipe = HeadRecipe(architecture, heads, layers, vocabulary, sources, tokens, max_prompt, max_new_tokens, seed,
-                        TrainingConfig(steps=steps, batch=batch, rate=rate, seed=seed, labels=labels,
+                        TrainingConfig(steps=steps, batch=batch, rate=rate, dropout=dropout, seed=seed, labels=labels,
                                        depth_weights=_weights(depth_weights)), temperature, init)  # fmt: skip
     pair = load(screen, base, None, device, dtype)
     with screen.progress() as tick:

@@ -49,9 +49,9 @@ class Farm:
         Raises:
             EntmtpError: another process died or failed. What `done` was told stays told.
         """
-        self._jobs += 1
         waiting = {index for index in range(len(items)) if index % self.size != 0}
         if waiting:
+            self._jobs += 1  # workers count the jobs that they see
             self.store.set(f"job/{self._jobs}", json.dumps([kind, list(items)]))
         for index in range(0, len(items), self.size):
             done(items[index], work(items[index]))

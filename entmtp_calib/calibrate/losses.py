@@ -52,12 +52,13 @@ def collate(texts: Sequence[TextStates], target: Target) -> Batch:
     )
 
 
-def head_losses(heads: DraftHeads, target: Target, batch: Batch, labels: str = "soft") -> list[Tensor]:
+def head_losses(heads: DraftHeads, target: Target, batch: Batch, labels: str = "soft", dropout: float = 0.0) -> list[Tensor]:
     """Mean loss of every head, in nats, over the positions that it has a token for.
 
     Args:
         heads: they must borrow the target's LM head.
         labels: "soft" for the target's distribution, "hard" for the tokens that it wrote.
+        dropout: share of every head's inputs that is left out at random.
     """
     weight = heads.lm_weight()
     flat = batch.hidden.flatten(0, 1)[batch.rows]
@@ -70,7 +71,7 @@ def head_losses(heads: DraftHeads, target: Target, batch: Batch, labels: str = "
         ahead = level + 1
         known = (batch.left >= ahead).nonzero()[:, 0]
         with torch.autocast(target.device.type, target.dtype, enabled=target.dtype != torch.float32):
-            out = heads.states(level, context[known])
+            out = heads.states(level, F.dropout(context[known], dropout, dropout > 0))
         loss = _FrozenHeadLoss.apply(out.to(weight.dtype), weight, teacher, known + ahead)
         losses.append(loss / max(1, len(known)))
         context = heads.extend(context, batch.tokens.roll(-ahead))

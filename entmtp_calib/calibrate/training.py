@@ -32,8 +32,9 @@ class TrainingConfig:
     """How heads are trained.
 
     steps: optimiser steps; batch: written tokens per step, rounded up to whole texts; rate: peak learning rate, reached after
-    `warmup` steps, falling as a cosine to a twentieth; decay: AdamW's weight decay; seed: order of the texts; labels: "soft" (the
-    target's distribution) or "hard" (the token it wrote); depth_weights: weight of each head's loss, the last one for all deeper.
+    `warmup` steps, falling as a cosine to a twentieth; decay: AdamW's weight decay; dropout: share of a head's inputs that a step
+    leaves out; seed: order of the texts; labels: "soft" (the target's distribution) or "hard" (the token it wrote);
+    depth_weights: weight of each head's loss, the last one for all deeper.
     """
 
     steps: int = 3000
@@ -41,6 +42,7 @@ class TrainingConfig:
     rate: float = 1e-3
     warmup: int = 100
     decay: float = 0.05
+    dropout: float = 0.0
     seed: int = 0
     labels: str = "soft"
     depth_weights: tuple[float, ...] = (1.0,)
@@ -84,7 +86,9 @@ def train(
     for step, members in enumerate(batches, start):
         for group in optimiser.param_groups:
             group["lr"] = config.rate_at(step)
-        losses = head_losses(heads, target, collate([states[text] for text in members], target), config.labels)
+        torch.manual_seed(config.seed * 1_000_003 + step)  # for dropout, the same after an interruption
+        batch = collate([states[text] for text in members], target)
+        losses = head_losses(heads, target, batch, config.labels, config.dropout)
         optimiser.zero_grad(set_to_none=True)
         torch.stack([config.weight_of(head) * loss for head, loss in enumerate(losses)]).sum().backward()
         nn.utils.clip_grad_norm_(heads.parameters(), 1.0)
