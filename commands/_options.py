@@ -55,3 +55,10 @@ Coupled = Annotated[
     typer.Option("--coupled/--uncoupled", help="Rank guesses by the noise that samples tokens; texts stay the same."),
 ]
 Stop = Annotated[list[str] | None, typer.Option(help="A text after which answers end; may be repeated.", show_default="none")]
+Acceptance = Annotated[str, typer.Option(help="exact: the text of plain decoding; typical: the paper's, not lossless.")]
+Epsilon = Annotated[float, typer.Option(help="Typical acceptance: a draft this likely is always right.")]
+Alpha = Annotated[float, typer.Option(help="Typical acceptance: factor of exp(-entropy).")]
+Schedule = Annotated[
+    str, typer.Option(help="Search from one trace (exact only), or by joint rollouts: paper (one a node) or joint (few).")
+]
+Preset = Annotated[str | None, typer.Option(help="paper: all settings of the paper's search.", show_default="none")]

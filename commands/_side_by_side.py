@@ -22,7 +22,10 @@ def side_by_side(screen: Output, calibration: Calibration) -> None:
     screen.text(f"\nHeld-out prompt {name}, decoded with the bank ({bank.recommended}) and without:")
     screen.text("\n".join("  " + line for line in found.text.splitlines()[:12]))
     screen.fields("side_by_side", {"prompt": name} | _figures(found))
-    if not found.same_text:
+    if bank.acceptance["rule"] != "exact":
+        logps = {"mean_log_probability_bank": found.logp, "mean_log_probability_greedy": found.plain_logp}
+        screen.fields("quality", logps, "Not lossless: log probability of a token under the model, in nats")
+    elif not found.same_text:
         where = f"the texts part at token {found.parted_at}, where the two best logits are {found.gap:.3g} apart"
         screen.warn(f"{where} ({found.verdict})")
         if calibration.config.dtype != "float32":

@@ -60,12 +60,12 @@ def recalibration_table(recalibrated: Sequence[Any]) -> Table:
     """Every candidate's own rollouts beside what the search said."""
     rows = [
         {"tree": item.candidate.label, "nodes": item.candidate.topology.size, "depth": item.candidate.topology.depth,
-         "searched": item.candidate.searched, "replayed": item.candidate.replayed, "bias": item.bias,
+         "searched": item.candidate.searched, "same_prompts": item.same_prompts, "bias": item.bias,
          "mean_accept": item.mean_accept, "prompt_mean": item.prompt_mean, "steps": item.steps, "near_ties": item.near_ties}
         for item in recalibrated
     ]  # fmt: skip
     columns = (Column("tree", "tree"), Column("nodes", "nodes"), Column("searched", "search, biased", ".3f"),
-               Column("replayed", "own walk, search prompts", ".3f"), Column("bias", "bias", "+.1%"),
+               Column("same_prompts", "own steps, search prompts", ".3f"), Column("bias", "bias", "+.1%"),
                Column("mean_accept", "own rollout, new prompts", ".3f"), Column("prompt_mean", "mean of prompts", ".3f"),
                Column("steps", "steps"), Column("near_ties", "near ties"))  # fmt: skip
     return Table("recalibration", "Recalibration: mean accepted drafts per step, root excluded", columns, rows)
@@ -103,6 +103,8 @@ def arms_table(bank: Any) -> Table:
     rows = [{"arm": label, "tokens_per_s": rate, "kept": "kept" if label in kept else ""} for label, rate in found.items()]
     columns = (Column("arm", "arm"), Column("tokens_per_s", "tokens/s", ".1f"), Column("kept", "in the bank"))
     title = "Arms on the fit prompts: replayed tokens per step over measured seconds per step"
+    if not bank.evaluation.get("policies"):
+        title = "Arms on the timed prompts: measured tokens per second"
     return _of_bank(Table("arms", title, columns, rows), bank)
 
 
@@ -131,9 +133,10 @@ def policy_table(bank: Any) -> Table:
                      "gain": gain.get("ratio"), "gain_low": gain.get("low"), "gain_high": gain.get("high"),
                      "interval": f"{gain['low']:.3f}–{gain['high']:.3f}" if gain else "",
                      "switches": row.get("switches_per_100_steps")})  # fmt: skip
-    rows.append({"policy": "oracle (ceiling)", "rule": "knows each step's acceptance",
-                 "fit_tokens_per_s": bank.evaluation.get("oracle_fit_tokens_per_s"),
-                 "test_tokens_per_s": bank.evaluation.get("oracle_test_tokens_per_s")})  # fmt: skip
+    if recorded:
+        rows.append({"policy": "oracle (ceiling)", "rule": "knows each step's acceptance",
+                     "fit_tokens_per_s": bank.evaluation.get("oracle_fit_tokens_per_s"),
+                     "test_tokens_per_s": bank.evaluation.get("oracle_test_tokens_per_s")})  # fmt: skip
     columns = (Column("policy", "policy"), Column("rule", "rule"), Column("fit_tokens_per_s", "tokens/s, fit", ".1f"),
                Column("test_tokens_per_s", "tokens/s, test", ".1f"), Column("gain", "× static", ".3f"),
                Column("interval", "95 % interval"), Column("switches", "switches/100", ".1f"))  # fmt: skip

@@ -37,11 +37,15 @@ def verify(
     from entmtp_calib.engine.acceptance import rule_from
     from entmtp_calib.engine.decoder import autoregressive
     from entmtp_calib.engine.stopping import StopRule
-    from entmtp_calib.errors import CheckFailed
+    from entmtp_calib.errors import CheckFailed, UsageError
     from entmtp_calib.template import encode, template_about
 
     screen = Output(json, quiet)
     found = load_bank(bank)
+    if found.acceptance["rule"] != "exact":
+        raise UsageError(
+            f"the bank has {found.acceptance['rule']} acceptance, which is not lossless.", "There is no text to verify."
+        )
     chosen = load_prompts(task or found.task, data, prompts, seed).prompts
     pair = load(screen, model or found.target["name"], heads or found.heads["name"], device, dtype)
     style = found.template["style"]

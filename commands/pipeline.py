@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from . import _options as opt
 from ._output import Output
 from ._session import open_run, same_heads, start_run
@@ -25,7 +27,13 @@ if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
 
 
+PAPER = {"acceptance": "typical", "temperature": 0.7, "epsilon": 0.09, "alpha": 0.3, "schedule": "paper", "max_new_tokens": 256,
+         "max_nodes": 89, "max_depth": 4, "search_prompts": 100, "seed": 42}  # fmt: skip
+"""EntMTP, section 4.1."""
+
+
 def run(
+    ctx: typer.Context,
     out: opt.Out,
     model: opt.Model = "smollm2",
     heads: opt.Heads = "smollm2-hydra",
@@ -43,6 +51,11 @@ def run(
     top_k: opt.TopK = 0,
     top_p: opt.TopP = 1.0,
     coupled: opt.Coupled = True,
+    acceptance: opt.Acceptance = "exact",
+    epsilon: opt.Epsilon = 0.09,
+    alpha: opt.Alpha = 0.3,
+    schedule: opt.Schedule = "trace",
+    preset: opt.Preset = None,
     max_nodes: opt.MaxNodes = 64,
     max_depth: opt.MaxDepth = None,
     trees: opt.Trees = 7,
@@ -66,9 +79,7 @@ def run(
     from entmtp_calib.signals import signal_depth
 
     screen = Output(json, quiet)
-    config = RunConfig(model, heads, task, data, prompt_style, seed, search_prompts, fit_prompts, test_prompts,
-                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts,
-                       temperature, top_k, top_p, coupled, tuple(stop or ()))  # fmt: skip
+    config = RunConfig(**options_of(ctx, preset))
     signal_depth(signal)  # a typo should not cost the hours before the signal is read
     stages = {"trees": trees, "prompts": recalibrate_prompts}, {"rounds": rounds, "prompts": time_prompts}
     if not fresh and dump_prompts is None and _already_there(screen, out, config, *stages, signal):
@@ -81,7 +92,9 @@ def run(
         screen.say("search: self-rollout and greedy growth")
         frontier = calibration.search()
         screen.table(marked(frontier_table(frontier), counts))
-        screen.table(marked(generalisation_table(calibration.generalisation()), counts))
+        held_out = calibration.generalisation()
+        if held_out:
+            screen.table(marked(generalisation_table(held_out), counts))
         screen.say("recalibrate: every tree by itself, on prompts that search did not see")
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts)
         screen.table(marked(recalibration_table(recalibrated), counts))
@@ -96,6 +109,7 @@ def run(
 
 
 def search(
+    ctx: typer.Context,
     out: opt.Out,
     model: opt.Model = "smollm2",
     heads: opt.Heads = "smollm2-hydra",
@@ -113,6 +127,11 @@ def search(
     top_k: opt.TopK = 0,
     top_p: opt.TopP = 1.0,
     coupled: opt.Coupled = True,
+    acceptance: opt.Acceptance = "exact",
+    epsilon: opt.Epsilon = 0.09,
+    alpha: opt.Alpha = 0.3,
+    schedule: opt.Schedule = "trace",
+    preset: opt.Preset = None,
     max_nodes: opt.MaxNodes = 64,
     max_depth: opt.MaxDepth = None,
     seed: opt.Seed = 0,
@@ -127,15 +146,14 @@ def search(
     from entmtp_calib.calibrate.splits import RunConfig
 
     screen = Output(json, quiet)
-    config = RunConfig(model, heads, task, data, prompt_style, seed, search_prompts, fit_prompts, test_prompts,
-                       max_new_tokens, max_nodes, max_depth, device, dtype, turns, long_prompts,
-                       temperature, top_k, top_p, coupled, tuple(stop or ()))  # fmt: skip
+    config = RunConfig(**options_of(ctx, preset))
     with screen.progress() as tick:
         calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
         frontier, held_out = calibration.search(), calibration.generalisation()
     counts = _counts(screen, calibration)
     screen.table(marked(frontier_table(frontier), counts))
-    screen.table(marked(generalisation_table(held_out), counts))
+    if held_out:
+        screen.table(marked(generalisation_table(held_out), counts))
     screen.say(f"next: entmtp recalibrate {out}")
     screen.finish("search")
 
@@ -210,6 +228,30 @@ def fit_thresholds(
     screen.finish("fit-thresholds")
 
 
+def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
+    """The options of this command that a run depends on, with those of a preset.
+
+    Raises:
+        UsageError: an unknown preset, or an option given beside it that it sets.
+    """
+    from dataclasses import fields
+
+    from entmtp_calib.calibrate.splits import RunConfig
+    from entmtp_calib.errors import UsageError
+
+    options = {field.name: ctx.params[field.name] for field in fields(RunConfig)}
+    options["stop"] = tuple(options["stop"] or ())
+    if preset is None:
+        return options
+    if preset != "paper":
+        raise UsageError(f"unknown preset {preset!r}.", "Known: paper.")
+    for name in PAPER:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.replace('_', '-')} is set by --preset paper.", "Leave one of them out.")
+    return options | PAPER
+
+
 def _already_there(screen: Output, out: Path, config: Any, recalibrate: Any, timing: Any, signal: str) -> bool:
     """Whether a finished run of exactly these options is in the folder; if so, show its bank."""
     from dataclasses import asdict, replace
@@ -275,7 +317,9 @@ def _report_bank(screen: Output, calibration: Calibration) -> None:
     screen.table(policy_table(bank))
     screen.keep(bank_file=str(calibration.run.file("bank.json")), recommended=bank.recommended,
                 prompts_used=bank.prompts.get("prompts_used", {}), too_small_to_trust=bank.too_small_to_trust)  # fmt: skip
-    if bank.recommended == "static":
+    if bank.acceptance["rule"] != "exact":
+        screen.text("Typical acceptance is not lossless: the text depends on the tree. Only the best static tree is offered.")
+    elif bank.recommended == "static":
         screen.text("No policy that switches has a measurable gain over the best static tree: static is recommended.")
     else:
         screen.text(f"Recommended: {bank.recommended}.")

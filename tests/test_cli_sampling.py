@@ -84,3 +84,43 @@ def test_two_processes_write_the_bytes_of_one(tmp_path: Path, tiny_folder: Path,
             assert done.returncode == 0, done.stderr
     for file in ("frontier.json", "recalibration.jsonl", *(f"rollouts/search/{n:05d}.npz" for n in range(40))):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("schedule", ["joint", "paper"])
+def test_typical_acceptance_from_search_to_bank(
+    tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path, schedule: str
+) -> None:
+    words = ("run", "--out", tmp_path / "r", "--model", tiny_folder, "--heads", tiny_heads, "--task", prompt_file,
+             "--acceptance", "typical", "--temperature", 1.0, "--epsilon", 0.001, "--schedule", schedule, *SMALL)  # fmt: skip
+    result = cli(*words)
+    assert result.exit_code == 0, result.output
+    assert "not lossless" in result.stdout
+    assert "log probability" in result.stdout
+    document = json.loads((tmp_path / "r" / "bank.json").read_text())
+    assert document["acceptance"] == {"rule": "typical", "temperature": 1.0, "epsilon": 0.001, "alpha": 0.3}
+    assert list(document["policies"]) == ["static"]
+    frontier = json.loads((tmp_path / "r" / "frontier.json").read_text())
+    assert all(growth["forwards"] > 0 for growth in frontier["growths"])
+    before = (tmp_path / "r" / "frontier.json").read_bytes()
+    (tmp_path / "r" / "frontier.json").unlink()
+    assert cli("search", *words[1:17], *SMALL[:10], "--dtype", "float32").exit_code == 0
+    assert (tmp_path / "r" / "frontier.json").read_bytes() == before
+    assert cli("verify", tmp_path / "r" / "bank.json").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--acceptance", "typical", "--temperature", 1), "a trace tells nothing"),
+        (("--acceptance", "typical", "--schedule", "joint"), "temperature"),
+        (("--acceptance", "lenient"), "unknown --acceptance"),
+        (("--preset", "paper", "--max-nodes", 5), "--max-nodes is set by --preset paper"),
+        (("--preset", "thesis"), "unknown preset"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path, prompt_file: Path, words: tuple[object, ...], message: str
+) -> None:
+    result = cli("search", "--out", tmp_path / "r", "--model", "nowhere", "--heads", "nothing", "--task", prompt_file, *words)
+    assert result.exit_code == 2
+    assert message in result.stderr

@@ -23,7 +23,7 @@ class Candidate:
     """A tree with a name.
 
     searched: mean accept that growth counted for it, NaN if it was not grown; replayed: mean accept of its own walk over the
-    search prompts.
+    search prompts, NaN if nothing can be replayed.
     """
 
     label: str
@@ -32,10 +32,14 @@ class Candidate:
     replayed: float
 
 
-def choose_candidates(frontier: Frontier, traces: Sequence[Trace], count: int) -> list[Candidate]:
+def choose_candidates(frontier: Frontier, traces: Sequence[Trace] | None, count: int, heads: int) -> list[Candidate]:
     """Trees of sizes evenly spaced in their logarithm, at each size the growth with the best mean accept, and the default.
 
     Ties go to the smaller maximum depth. The published 63-node tree comes last if the heads can fill it.
+
+    Args:
+        traces: of the search prompts; None where acceptance cannot be replayed, so that the search's own scores must do.
+        heads: how deep a tree can be.
 
     Raises:
         UsageError: a count below 1.
@@ -46,17 +50,22 @@ def choose_candidates(frontier: Frontier, traces: Sequence[Trace], count: int) -
     sizes = sorted({round(size) for size in np.geomspace(1, largest, count).tolist()})
     chosen = [best_of_size(frontier, traces, size) for size in sizes]
     default = published_default()
-    if default.depth <= traces[0].heads:
-        chosen.append(Candidate(DEFAULT_LABEL, default, float("nan"), mean_accept(default, traces)))
+    if default.depth <= heads:
+        chosen.append(Candidate(DEFAULT_LABEL, default, float("nan"), _replayed(default, traces)))
     return chosen
 
 
-def best_of_size(frontier: Frontier, traces: Sequence[Trace], size: int) -> Candidate:
+def best_of_size(frontier: Frontier, traces: Sequence[Trace] | None, size: int) -> Candidate:
     """Of all growths that have a tree of this size, the one with the best mean accept; ties go to the shallower tree."""
     found = []
     for growth in frontier.growths:
         if growth.order.size >= size:
-            tree = growth.order.prefix(size)
-            found.append((-mean_accept(tree, traces), tree.depth, growth.scores[size - 1], tree))
-    accept, depth, score, tree = min(found, key=lambda item: item[:2])
-    return Candidate(f"n{size}-d{depth}", tree.sorted(), score, -accept)
+            tree, score = growth.order.prefix(size), growth.scores[size - 1]
+            replayed = _replayed(tree, traces)
+            found.append((-(score if traces is None else replayed), tree.depth, score, replayed, tree))
+    _key, depth, score, replayed, tree = min(found, key=lambda item: item[:2])
+    return Candidate(f"n{size}-d{depth}", tree.sorted(), score, replayed)
+
+
+def _replayed(tree: Topology, traces: Sequence[Trace] | None) -> float:
+    return float("nan") if traces is None else mean_accept(tree, traces)

@@ -15,6 +15,7 @@ from entmtp_calib.bank import TopologyBank
 from entmtp_calib.calibrate.recalibrate import near_tie_bound
 from entmtp_calib.engine.acceptance import GREEDY, Exact, Rule, rule_from
 from entmtp_calib.engine.decoder import Decoder, Step, autoregressive
+from entmtp_calib.engine.drafter import logp_of
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
@@ -27,7 +28,9 @@ class Comparison:
     """A prompt decoded with a bank and without.
 
     verdict: "identical", "near tie" (the texts part where two logits are closer than the arithmetic can tell) or "diverged";
-    parted_at: first token that differs, -1 if none does; gap: distance of the two best logits there.
+    parted_at: first token that differs, -1 if none does; gap: distance of the two best logits there;
+    logp, plain_logp: mean log probability of the tokens of either text under the target, in nats, for acceptance that is not
+    lossless; 0 otherwise.
     """
 
     text: str
@@ -38,6 +41,8 @@ class Comparison:
     tokens_per_step: float
     tokens_per_s: float
     plain_tokens_per_s: float
+    logp: float = 0.0
+    plain_logp: float = 0.0
 
     @property
     def same_text(self) -> bool:
@@ -61,10 +66,11 @@ def compare_with_plain(
     end = time.perf_counter()
     tokens, wanted = _tokens(steps), _tokens(plain)
     verdict, parted, gap = judge(pair.target, ids, tokens, wanted, rule)
+    logps = (0.0, 0.0) if rule.lossless else (mean_logp(pair.target, ids, tokens), mean_logp(pair.target, ids, wanted))
     return Comparison(
         pair.tokenizer.decode(tokens, skip_special_tokens=True),
         verdict, parted, gap, len(tokens), len(tokens) / len(steps),
-        len(tokens) / (middle - start), len(wanted) / (end - middle),
+        len(tokens) / (middle - start), len(wanted) / (end - middle), *logps,
     )  # fmt: skip
 
 
@@ -93,6 +99,16 @@ def top_two_gap(target: Target, ids: Sequence[int], rule: Rule = GREEDY) -> floa
         logits = rule.filtered(logits) + rule.noise(torch.tensor([len(ids)], device=target.device), len(logits))[0]
     best, second = logits.topk(2).values.tolist()
     return float(best - second)
+
+
+@torch.inference_mode()
+def mean_logp(target: Target, prompt: Sequence[int], text: Sequence[int]) -> float:
+    """Mean log probability of a text's tokens under the target at temperature 1, in nats."""
+    ids = torch.tensor([[*prompt, *text]], device=target.device)
+    columns = torch.arange(ids.shape[1], device=target.device)
+    keep = torch.arange(len(prompt) - 1, ids.shape[1] - 1, device=target.device)
+    logits = target.forward(ids, (columns[None, :] <= columns[:, None])[None, None], columns[None], keep=keep).logits[0]
+    return float(logp_of(logits, ids[0, len(prompt) :]).mean())
 
 
 def _tokens(steps: Sequence[Step]) -> list[int]:

@@ -6,8 +6,8 @@ Numpy only; policies are replayed, nothing is decoded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isnan
+from dataclasses import asdict, dataclass, field
+from math import isnan, nan
 from typing import Any
 
 from entmtp_calib.bank import BankTree, TopologyBank
@@ -22,11 +22,12 @@ from entmtp_calib.calibrate.thresholds import (
     fit_hysteresis,
     fit_ladder,
     gain,
+    hull,
     oracle_tokens_per_s,
 )  # fmt: skip
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.evidence import Replayer
-from entmtp_calib.policy import Policy
+from entmtp_calib.policy import Policy, Static
 from entmtp_calib.provenance import machine, provenance
 from entmtp_calib.trust import too_few
 
@@ -43,7 +44,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The bank's trees, tokens per second of every timed arm by replay, the policies over the bank, and the ceiling."""
+    """The bank's trees, tokens per second of every timed arm by replay, the policies over the bank, and the ceiling.
+
+    measured: policies that rest on timings alone, where nothing can be replayed; the replayed figures are NaN then.
+    """
 
     signal: str
     kept: list[Timed]
@@ -54,6 +58,12 @@ class Fitted:
     oracle_fit: float
     oracle_test: float
     correlation: float
+    measured: Mapping[str, Policy] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> dict[str, Policy]:
+        """The policies by name: those that were replayed, or else those that were only measured."""
+        return {judged.name: judged.fit.policy for judged in self.policies} or dict(self.measured)
 
 
 def fit_policies(
@@ -75,6 +85,18 @@ def fit_policies(
     )  # fmt: skip
 
 
+def fit_measured(signal: str, arms: Sequence[Timed]) -> Fitted:
+    """The bank and its best tree by measured tokens per second alone, for acceptance that cannot be replayed.
+
+    Policies that switch would need rollouts of their own; there are none.
+    """
+    rates = {arm.label: arm.tokens_per_s for arm in arms}
+    kept = hull(arms, rates)
+    costs = Costs(tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), 0.0)
+    best = Static(len(kept) - 1)  # the hull's last member is its fastest
+    return Fitted(signal, kept, rates, costs, [], "static", nan, nan, nan, {"static": best})
+
+
 def make_bank(
     config: Mapping[str, Any], inputs: Mapping[str, Any], end_ids: Sequence[int], device: str, acceptance: Mapping[str, Any],
     fitted: Fitted, recalibrated: Sequence[Recalibrated], prompts: Mapping[str, Any],
@@ -88,7 +110,6 @@ def make_bank(
         prompts: what became of the prompts; "prompts_used" has the counts that the figures rest on.
     """
     accept = {item.candidate.label: item.mean_accept for item in recalibrated}
-    policies: dict[str, Policy] = {judged.name: judged.fit.policy for judged in fitted.policies}
     return TopologyBank(
         task=config["task"],
         target=inputs["target"],
@@ -97,7 +118,7 @@ def make_bank(
         template=inputs["template"],
         signal=fitted.signal,
         trees=tuple(_bank_tree(arm, accept.get(arm.label, 0.0)) for arm in fitted.kept),
-        policies=policies,
+        policies=fitted.rules,
         recommended=fitted.recommended,
         measured=machine() | {"device": device, "dtype": config["dtype"]},
         evaluation=_evaluation(fitted),
@@ -121,6 +142,9 @@ def _evaluation(fitted: Fitted) -> dict[str, Any]:
                       "shares": list(judged.test.shares), "gain": asdict(judged.gain)}
         for judged in fitted.policies
     }  # fmt: skip
+    if not fitted.policies:
+        return {"method": "measured end to end, prefill included; nothing is replayed", "policies": {},
+                "arms_fit_tokens_per_s": dict(fitted.rates)}  # fmt: skip
     return {
         "method": "replay with measured step costs, prefill left out",
         "policies": rows,

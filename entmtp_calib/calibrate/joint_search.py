@@ -1,21 +1,28 @@
 """Growth from joint rollouts: the paper's one rollout per added node, and a schedule that takes many nodes from each.
 
 For exact acceptance the trace gives the same trees at a fraction of the forwards (`search`); for typical acceptance, where the
-text depends on the tree, this is the way. Numpy only; the caller runs the model.
+text depends on the tree, this is the way. Every rollout is kept on disk, so a killed search goes on from the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entmtp_calib.calibrate.search import Growth
+from entmtp_calib.engine.acceptance import Rule
+from entmtp_calib.engine.drafter import Drafter
+from entmtp_calib.engine.joint import JointDecoder
+from entmtp_calib.engine.stopping import StopRule
+from entmtp_calib.engine.target import Target
+from entmtp_calib.storage import digest, load_arrays, save_arrays
 from entmtp_calib.topology import Node, Topology, tie_break
 
-SCHEDULES = ("paper", "joint")
+SCHEDULES = ("trace", "paper", "joint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,42 @@ class JointEvidence:
 
 Rollout = Callable[[Topology, Topology], JointEvidence]
 """`(joint, current)`: verify the joint tree at every step, advance with the current one."""
+
+
+def joint_rollout(
+    target: Target,
+    drafter: Drafter,
+    prompts: Sequence[Sequence[int]],
+    stop: StopRule,
+    rule: Rule,
+    folder: Path,
+    on_prompt: Callable[[int], None] | None = None,
+) -> tuple[Rollout, Callable[[], int]]:
+    """A rollout over some prompts whose evidence is kept in a folder, one file for every pair of trees, and taken from there.
+
+    Returns:
+        The rollout, and a function that says how many forwards of the target all its evidence took.
+    """
+    forwards: dict[str, int] = {}
+
+    def run(joint: Topology, current: Topology) -> JointEvidence:
+        key = digest([joint.to_lists(), current.sorted().to_lists()]).removeprefix("sha256:")[:16]
+        path = folder / f"{key}.npz"
+        if not path.exists():
+            decoder = JointDecoder(target, drafter, joint, current, rule)
+            rows = []
+            for number, ids in enumerate(prompts, 1):
+                rows += [seen for _step, seen in decoder.observed(ids, stop)]
+                if on_prompt:
+                    on_prompt(number)
+            accepted = np.stack(rows)
+            save_arrays(path, {"accepted": np.packbits(accepted, 1), "shape": np.asarray(accepted.shape),
+                               "forwards": np.asarray(decoder.forwards)})  # fmt: skip
+        arrays = load_arrays(path, "joint rollout")
+        forwards[key] = int(arrays["forwards"])
+        return JointEvidence(joint, np.unpackbits(arrays["accepted"], 1, int(arrays["shape"][1])).astype(bool))
+
+    return run, lambda: sum(forwards.values())
 
 
 def grow_jointly(rollout: Rollout, pool: Topology, max_nodes: int, max_depth: int, schedule: str) -> tuple[Growth, int]:

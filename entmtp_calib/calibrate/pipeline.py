@@ -6,20 +6,23 @@ Computes and stores; prints nothing. Every stage skips what is there, so the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
 from entmtp_calib.calibrate.farm import Farm
-from entmtp_calib.calibrate.fitting import Fitted, fit_policies, make_bank
+from entmtp_calib.calibrate.fitting import Fitted, fit_measured, fit_policies, make_bank
 from entmtp_calib.calibrate.generalisation import Generalisation, generalisation
+from entmtp_calib.calibrate.joint_search import grow_jointly, joint_rollout
 from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate, rollout_work
 from entmtp_calib.calibrate.rollout import self_rollout, trace_work
-from entmtp_calib.calibrate.search import Frontier, frontier_from_json, search
+from entmtp_calib.calibrate.search import Frontier, Growth, frontier_from_json, search
 from entmtp_calib.calibrate.splits import Encoded, Report, RunConfig, Splits
 from entmtp_calib.calibrate.thresholds import Costs, hull, replayed_rates
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Timed, draft_seconds, time_arms
+from entmtp_calib.engine.acceptance import GREEDY, Exact
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
@@ -36,6 +39,7 @@ from entmtp_calib.trust import prompts_used
 
 Tick = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and of how much."""
+_POOL = 4  # nodes that a joint rollout looks at, for every node of the largest tree
 
 
 class Calibration:
@@ -82,44 +86,67 @@ class Calibration:
         return stop_rule(self.pair, self.config)
 
     def search(self) -> Frontier:
-        """Trace the search prompts and grow the frontier."""
+        """Grow the frontier, from one trace of the search prompts or, by another schedule, from joint rollouts."""
         path = self.run.file("frontier.json")
         if path.exists():
             return frontier_from_json(read_json(path, "frontier"))
         assert self.config.max_depth is not None, "a run is begun with a depth"
-        frontier = search(self.traces("search"), self.config.max_nodes, self.config.max_depth)
+        if self.config.schedule == "trace":
+            frontier = search(self.traces("search"), self.config.max_nodes, self.config.max_depth)
+        else:
+            frontier = Frontier(tuple(self._grow(depth) for depth in range(1, self.config.max_depth + 1)))
         write_atomically(path, to_json(frontier.to_json()))
         return frontier
 
+    def _grow(self, depth: int) -> Growth:
+        """One growth from joint rollouts; the pool is the closed-form tree of the target's greedy texts."""
+        options = self.config
+        prompts = [ids for _name, ids in self.splits.search]
+        rollout, forwards = joint_rollout(
+            self.pair.target, self.pair.heads, prompts, self.stop, options.rule, self.run.file("rollouts/joint"),
+            lambda done: self.tick(f"joint rollout, depth {depth}", done, len(prompts)),
+        )  # fmt: skip
+        wide = Topology()
+        if options.schedule == "joint":
+            wide = marginal_tree(self.traces("search"), _POOL * options.max_nodes, depth)
+        growth, _rollouts = grow_jointly(rollout, wide, options.max_nodes, depth, options.schedule)
+        return replace(growth, forwards=forwards())
+
     def generalisation(self) -> list[Generalisation]:
-        """How the frontier holds on the fit prompts, beside trees of other methods."""
+        """How the frontier holds on the fit prompts, beside trees of other methods; empty where nothing can be replayed."""
+        if not self.config.rule.lossless:
+            return []
         return generalisation(self.search(), self.traces("search"), self.traces("fit"))
 
     def traces(self, part: str) -> list[Trace]:
-        """Traces of one part of the prompts, written where they are missing."""
+        """Traces of one part of the prompts, written where they are missing; of greedy texts where the rule is not exact."""
         prompts: Encoded = getattr(self.splits, part)
         folder = self.run.file(f"rollouts/{part}")
         return self_rollout(
             self.pair.target, self.pair.heads, prompts, self.stop, folder,
-            lambda done: self.tick(f"self-rollout ({part})", done, len(prompts)), self.config.rule, self.farm,
+            lambda done: self.tick(f"self-rollout ({part})", done, len(prompts)), exact_rule(self.config), self.farm,
         )  # fmt: skip
 
     def recalibrate(self, trees: int, prompts: int, fresh: bool = False) -> list[Recalibrated]:
         """Run every candidate tree by itself on prompts that search did not see."""
         self.require("frontier.json", "search")
-        candidates = choose_candidates(self.search(), self.traces("search"), trees)
+        candidates = self._choose(trees)
         journal, rows = self.run.stage_journal("recalibrate", {"trees": trees, "prompts": prompts}, fresh)
-        chosen = self.splits.fit[:prompts]
-        total = len(chosen) * len(candidates)
+        chosen, seen = self.splits.fit[:prompts], [] if self.config.rule.lossless else self.splits.search
+        total = len([*chosen, *seen]) * len(candidates)
         return recalibrate(
             self.pair.target, self.pair.heads, candidates, chosen, self.stop, journal, rows,
-            lambda done: self.tick("recalibrate", done, total), self.config.rule, self.farm,
+            lambda done: self.tick("recalibrate", done, total), self.config.rule, self.farm, seen,
         )  # fmt: skip
 
     def candidates(self) -> list[Candidate]:
         """The candidates of the recalibration that this run has."""
         self.require("recalibration.jsonl", "recalibrate")
-        return choose_candidates(self.search(), self.traces("search"), self.options("recalibrate")["trees"])
+        return self._choose(self.options("recalibrate")["trees"])
+
+    def _choose(self, trees: int) -> list[Candidate]:
+        traces = self.traces("search") if self.config.rule.lossless else None
+        return choose_candidates(self.search(), traces, trees, self.pair.heads.depth)
 
     def options(self, stage: str) -> dict[str, Any]:
         """Options that a stage was begun with."""
@@ -141,6 +168,16 @@ class Calibration:
         """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`."""
         self.check_signal(signal)
         arms = [arm for arm in timed if arm.label != AR_AGAIN]
+        fitted = self._fit_by_replay(signal, arms) if self.config.rule.lossless else fit_measured(signal, arms)
+        prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
+        bank_file = make_bank(
+            self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
+            str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
+        )  # fmt: skip
+        bank_file.save(self.run.file("bank.json"))
+        return fitted
+
+    def _fit_by_replay(self, signal: str, arms: Sequence[Timed]) -> Fitted:
         fit_traces, test_traces = self.traces("fit"), self.traces("test")
         rates = replayed_rates(arms, fit_traces)
         kept = hull(arms, rates)
@@ -151,14 +188,7 @@ class Calibration:
             shared=self._shared_draft_seconds(bank, signal),
         )
         fit, test = (Replayer(bank, traces, signal) for traces in (fit_traces, test_traces))
-        fitted = fit_policies(signal, kept, rates, costs, fit, test, self.config.seed)
-        prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
-        bank_file = make_bank(
-            self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
-            str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
-        )  # fmt: skip
-        bank_file.save(self.run.file("bank.json"))
-        return fitted
+        return fit_policies(signal, kept, rates, costs, fit, test, self.config.seed)
 
     def check_signal(self, signal: str) -> None:
         """Refuse a signal that needs more heads than there are.
@@ -199,8 +229,15 @@ def stop_rule(pair: Pair, config: RunConfig) -> StopRule:
 def serve(farm: Farm, pair: Pair, splits: Splits, config: RunConfig) -> None:
     """Work for the process that runs the command, until it ends."""
     stop = stop_rule(pair, config)
-    works = {part: trace_work(pair.target, pair.heads, prompts, stop, config.rule) for part, prompts in splits.parts.items()}
+    works = {
+        part: trace_work(pair.target, pair.heads, prompts, stop, exact_rule(config)) for part, prompts in splits.parts.items()
+    }
     farm.serve(works | {"recalibrate": rollout_work(pair.target, pair.heads, splits.fit, stop, config.rule)})
+
+
+def exact_rule(config: RunConfig) -> Exact:
+    """The rule by which the target writes alone: the run's, or greedy where that accepts what the target would not write."""
+    return config.rule if isinstance(config.rule, Exact) else GREEDY
 
 
 def inputs_of(pair: Pair, config: RunConfig) -> dict[str, Any]:

@@ -35,11 +35,13 @@ _COARSE_NEAR_TIE = 0.5
 class Recalibrated:
     """A candidate with what its own rollouts gave.
 
-    mean_accept: pooled; prompt_mean: mean over prompts of the mean accept of each; near_ties: steps where rollout and replay
-    differ because two logits are closer than the arithmetic can tell.
+    same_prompts: mean accept on the search prompts, at the steps of the tree's own rollouts (by replay where that is exact);
+    mean_accept: pooled, on new prompts; prompt_mean: mean over these of the mean accept of each; near_ties: steps where rollout
+    and replay differ because two logits are closer than the arithmetic can tell.
     """
 
     candidate: Candidate
+    same_prompts: float
     mean_accept: float
     prompt_mean: float
     steps: int
@@ -47,8 +49,8 @@ class Recalibrated:
 
     @property
     def bias(self) -> float:
-        """Mean accept that the search counted over that of the tree's own walk on the same prompts, minus 1."""
-        return self.candidate.searched / self.candidate.replayed - 1 if self.candidate.replayed else float("nan")
+        """Mean accept that the search counted over that of the tree's own rollouts on the same prompts, minus 1."""
+        return self.candidate.searched / self.same_prompts - 1 if self.same_prompts else float("nan")
 
 
 def recalibrate(
@@ -62,10 +64,12 @@ def recalibrate(
     on_rollout: Callable[[int], None] | None = None,
     rule: Rule = GREEDY,
     farm: Farm | None = None,
+    seen: Sequence[tuple[str, Sequence[int]]] = (),
 ) -> list[Recalibrated]:
     """Decode every prompt with every candidate; rows that are in the journal are not measured again.
 
     Args:
+        seen: the search prompts, where acceptance cannot be replayed and must be rolled out on them too.
         rule: how tokens are chosen and drafts accepted.
         farm: processes that share the work, which they know as "recalibrate".
 
@@ -73,15 +77,16 @@ def recalibrate(
         EntmtpError: a rollout accepts something else than its replay, and no near tie explains it.
     """
     done = {(row["tree"], row["prompt"]): row for row in rows}
+    everything = [*prompts, *seen]
     items = [
-        [candidate.label, candidate.topology.to_lists(), index]
+        [candidate.label, candidate.topology.to_lists(), name]
         for candidate in candidates
-        for index, (name, _ids) in enumerate(prompts)
+        for name, _ids in everything
         if (candidate.label, name) not in done
     ]
-    finished = len(candidates) * len(prompts) - len(items)
+    finished = len(candidates) * len(everything) - len(items)
     order = iter([(item[0], item[2]) for item in items])
-    waiting: dict[tuple[str, int], Row] = {}
+    waiting: dict[tuple[str, str], Row] = {}
     awaited = next(order, None)
 
     def keep(item: list[Any], result: bytes) -> None:
@@ -96,23 +101,27 @@ def recalibrate(
         if on_rollout:
             on_rollout(finished)
 
-    (farm or Farm()).run("recalibrate", items, rollout_work(target, drafter, prompts, stop, rule), keep)
-    return [_summary(candidate, [done[candidate.label, name] for name, _ids in prompts]) for candidate in candidates]
+    (farm or Farm()).run("recalibrate", items, rollout_work(target, drafter, everything, stop, rule), keep)
+
+    def rows_of(candidate: Candidate, part: Sequence[tuple[str, Sequence[int]]]) -> list[Row]:
+        return [done[candidate.label, name] for name, _ids in part]
+
+    return [_summary(candidate, rows_of(candidate, prompts), rows_of(candidate, seen)) for candidate in candidates]
 
 
 def rollout_work(
     target: Target, drafter: Drafter, prompts: Sequence[tuple[str, Sequence[int]]], stop: StopRule, rule: Rule = GREEDY
 ) -> Work:
-    """What a process does with `[label, node lists, index of the prompt]`: the journal's row as JSON."""
+    """What a process does with `[label, node lists, name of the prompt]`: the journal's row as JSON."""
+    named = dict(prompts)
     decoders: dict[str, Decoder] = {}
     traces: dict[bytes, Trace] = {}
 
     def work(item: list[Any]) -> bytes:
-        label, nodes, index = item
+        label, nodes, name = item
         if label not in decoders:
             decoders[label] = Decoder(target, drafter, [from_lists(nodes)], Static(0), rule=rule)
-        name, ids = prompts[index]
-        return json.dumps(_rollout(decoders[label], label, name, ids, stop, traces)).encode()
+        return json.dumps(_rollout(decoders[label], label, name, named[name], stop, traces)).encode()
 
     return work
 
@@ -167,12 +176,16 @@ def near_tie_bound(target: Target) -> float:
     return NEAR_TIE.get(str(target.dtype).removeprefix("torch."), _COARSE_NEAR_TIE)
 
 
-def _summary(candidate: Candidate, rows: list[Row]) -> Recalibrated:
-    steps = sum(row["steps"] for row in rows)
+def _summary(candidate: Candidate, rows: list[Row], seen: list[Row]) -> Recalibrated:
     return Recalibrated(
         candidate,
-        sum(row["accepted"] for row in rows) / steps,
+        _pooled(seen) if seen else candidate.replayed,
+        _pooled(rows),
         float(np.mean([row["accepted"] / row["steps"] for row in rows])),
-        steps,
+        sum(row["steps"] for row in rows),
         sum(row["near_ties"] for row in rows),
     )
+
+
+def _pooled(rows: list[Row]) -> float:
+    return sum(row["accepted"] for row in rows) / sum(row["steps"] for row in rows)

@@ -23,13 +23,14 @@ class Growth:
     """One ordering of nodes: the tree of size n is `order.prefix(n)`.
 
     max_depth: the bound it grew under; scores: for size n at `n - 1`, mean accept counted at the step boundaries of the tree
-    one node smaller (the search's own, biased figure); stopped: why it ended.
+    one node smaller (the search's own, biased figure); stopped: why it ended; forwards: of the target, where the search ran it.
     """
 
     max_depth: int
     order: Topology
     scores: tuple[float, ...]
     stopped: str
+    forwards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Frontier:
         """Plain values for `frontier.json`."""
         rows = [
             {"max_depth": g.max_depth, "nodes": g.order.to_lists(), "scores": list(g.scores), "stopped": g.stopped}
+            | ({"forwards": g.forwards} if g.forwards else {})
             for g in self.growths
         ]
         return {"format": FORMAT, "version": VERSION, "growths": rows}
@@ -60,7 +62,7 @@ def frontier_from_json(value: Any) -> Frontier:
         for row in value["growths"]:
             from_lists(row["nodes"], "a tree of the frontier")
             order = Topology(tuple(tuple(node) for node in row["nodes"]))
-            growth = Growth(row["max_depth"], order, tuple(row["scores"]), row["stopped"])
+            growth = Growth(row["max_depth"], order, tuple(row["scores"]), row["stopped"], row.get("forwards", 0))
             if not _sound(growth):
                 raise ArtefactError("the frontier's scores and bounds do not fit its trees.", "Run search again with --fresh.")
             growths.append(growth)
@@ -76,6 +78,7 @@ def _sound(growth: Growth) -> bool:
         and type(growth.max_depth) is int
         and growth.max_depth >= growth.order.depth
         and isinstance(growth.stopped, str)
+        and type(growth.forwards) is int
     )
 
 

@@ -11,8 +11,9 @@ from itertools import accumulate
 from typing import Any
 
 from entmtp_calib.calibrate.conversations import TURNS
+from entmtp_calib.calibrate.joint_search import SCHEDULES
 from entmtp_calib.calibrate.prompts import Prompt, PromptSet
-from entmtp_calib.engine.acceptance import Exact
+from entmtp_calib.engine.acceptance import Exact, Rule, Typical
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.storage import digest
 from entmtp_calib.template import TemplateRefusal, check_style, encode, resolve_style
@@ -21,6 +22,7 @@ from entmtp_calib.topology import published_default
 Encoded = list[tuple[str, list[int]]]
 """Prompts as `(id, token ids)`."""
 LONG_PROMPTS = ("skip", "cut")
+ACCEPTANCES = ("exact", "typical")
 TOO_LONG = "too long for the context"
 _QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9, "max": 1.0}
 
@@ -50,24 +52,33 @@ class RunConfig:
     top_p: float = 1.0
     coupled: bool = True
     stop: tuple[str, ...] = ()
+    acceptance: str = "exact"
+    epsilon: float = 0.09
+    alpha: float = 0.3
+    schedule: str = "trace"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))  # a list where it comes from a file
         if not all(self.stop):
             raise UsageError("--stop is empty.", "Give a text after which answers end.")
-        _ = self.rule  # refuses values out of range
         for name in ("search_prompts", "fit_prompts", "test_prompts", "max_new_tokens", "max_nodes", "max_depth"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}.", "Ask for at least 1.")
         check_style(self.prompt_style)
-        for name, known in (("turns", TURNS), ("long_prompts", LONG_PROMPTS)):
+        named = (("turns", TURNS), ("long_prompts", LONG_PROMPTS), ("acceptance", ACCEPTANCES), ("schedule", SCHEDULES))
+        for name, known in named:
             if getattr(self, name) not in known:
                 raise UsageError(f"unknown --{name.replace('_', '-')} {getattr(self, name)!r}.", f"Known: {', '.join(known)}.")
+        if self.acceptance == "typical" and self.schedule == "trace":
+            raise UsageError("a trace tells nothing about typical acceptance.", "Use --schedule joint, or paper.")
+        _ = self.rule  # refuses values out of range
 
     @property
-    def rule(self) -> Exact:
-        """How tokens are chosen; the run's seed is that of the noise."""
+    def rule(self) -> Rule:
+        """How tokens are chosen and drafts accepted; the run's seed is that of the noise."""
+        if self.acceptance == "typical":
+            return Typical(self.temperature, self.epsilon, self.alpha)
         return Exact(self.temperature, self.top_k, self.top_p, self.seed, self.coupled)
 
     @property

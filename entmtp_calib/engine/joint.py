@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entmtp_calib.engine.acceptance import Accepted, Rule, accept, closure
-from entmtp_calib.engine.decoder import Decoder, Step
+from entmtp_calib.engine.decoder import Decoder, Generation, Step
 from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.layout import TreeLayout
 from entmtp_calib.engine.stopping import StopRule
@@ -24,7 +24,11 @@ from entmtp_calib.topology import Topology, union
 
 
 class JointDecoder(Decoder):
-    """A decoder that verifies `joint` and commits along `current`, whose nodes must be in it."""
+    """A decoder that verifies `joint` and commits along `current`, whose nodes must be in it.
+
+    Attributes:
+        nodes: the joint tree; forwards: forwards of the target so far, a prefill counted once.
+    """
 
     def __init__(self, target: Target, drafter: Drafter, joint: Topology, current: Topology, rule: Rule) -> None:
         super().__init__(target, drafter, [union([joint, current])], Static(0), rule=rule)
@@ -34,8 +38,14 @@ class JointDecoder(Decoder):
         self._members = torch.zeros(layout.rows, dtype=torch.bool, device=target.device)
         self._members[TreeLayout(current, target.device).rows_in(layout)] = True
         self._seen: Tensor | None = None
+        self.forwards = 0
+
+    def begin(self, prompt: Sequence[int], stop: StopRule) -> Generation:
+        self.forwards += 1
+        return super().begin(prompt, stop)
 
     def accept(self, layout: TreeLayout, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
+        self.forwards += 1
         ends = torch.tensor(sorted(self._ends), device=tokens.device)
         right = right & ~torch.isin(tokens[layout.parents], ends)  # nothing comes after an end token
         self._seen = closure(layout, right) if layout.rows > 1 else None
