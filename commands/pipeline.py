@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from . import _options as opt
 from ._output import Output
-from ._session import open_run, same_heads, start_run
+from ._runs import already_there, options_of, prompt_counts
+from ._session import open_run, start_run
 from ._side_by_side import side_by_side
 from ._tables import (
     arms_table,
@@ -25,11 +25,6 @@ from ._tables import (
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
-
-
-PAPER = {"acceptance": "typical", "temperature": 0.7, "epsilon": 0.09, "alpha": 0.3, "schedule": "paper", "max_new_tokens": 256,
-         "max_nodes": 89, "max_depth": 4, "search_prompts": 100, "seed": 42}  # fmt: skip
-"""EntMTP, section 4.1."""
 
 
 def run(
@@ -82,13 +77,13 @@ def run(
     config = RunConfig(**options_of(ctx, preset))
     signal_depth(signal)  # a typo should not cost the hours before the signal is read
     stages = {"trees": trees, "prompts": recalibrate_prompts}, {"rounds": rounds, "prompts": time_prompts}
-    if not fresh and dump_prompts is None and _already_there(screen, out, config, *stages, signal):
+    if not fresh and dump_prompts is None and already_there(screen, out, config, *stages, signal):
         screen.finish("run")
         return
     with screen.progress() as tick:
         calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
         calibration.check_signal(signal)
-        counts = _counts(screen, calibration, {"recalibrate": recalibrate_prompts, "time": time_prompts})
+        counts = prompt_counts(screen, calibration, {"recalibrate": recalibrate_prompts, "time": time_prompts})
         screen.say("search: self-rollout and greedy growth")
         frontier = calibration.search()
         screen.table(marked(frontier_table(frontier), counts))
@@ -150,7 +145,7 @@ def search(
     with screen.progress() as tick:
         calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
         frontier, held_out = calibration.search(), calibration.generalisation()
-    counts = _counts(screen, calibration)
+    counts = prompt_counts(screen, calibration)
     screen.table(marked(frontier_table(frontier), counts))
     if held_out:
         screen.table(marked(generalisation_table(held_out), counts))
@@ -174,7 +169,7 @@ def recalibrate(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         recalibrated = calibration.recalibrate(trees, prompts, fresh)
-    screen.table(marked(recalibration_table(recalibrated), _counts(screen, calibration, {"recalibrate": prompts})))
+    screen.table(marked(recalibration_table(recalibrated), prompt_counts(screen, calibration, {"recalibrate": prompts})))
     screen.say(f"next: entmtp time {run_folder}")
     screen.finish("recalibrate")
 
@@ -195,7 +190,7 @@ def time(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         timed = calibration.time(rounds, prompts, fresh)
-    _report_timing(screen, timed, _counts(screen, calibration, {"time": prompts}))
+    _report_timing(screen, timed, prompt_counts(screen, calibration, {"time": prompts}))
     screen.say(f"next: entmtp fit-thresholds {run_folder}")
     screen.finish("time")
 
@@ -226,73 +221,6 @@ def fit_thresholds(
     _report_bank(screen, calibration)
     screen.say(f"next: entmtp decode --bank {run_folder / 'bank.json'} 'your prompt'")
     screen.finish("fit-thresholds")
-
-
-def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
-    """The options of this command that a run depends on, with those of a preset.
-
-    Raises:
-        UsageError: an unknown preset, or an option given beside it that it sets.
-    """
-    from dataclasses import fields
-
-    from entmtp_calib.calibrate.splits import RunConfig
-    from entmtp_calib.errors import UsageError
-
-    options = {field.name: ctx.params[field.name] for field in fields(RunConfig)}
-    options["stop"] = tuple(options["stop"] or ())
-    if preset is None:
-        return options
-    if preset != "paper":
-        raise UsageError(f"unknown preset {preset!r}.", "Known: paper.")
-    for name in PAPER:
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"--{name.replace('_', '-')} is set by --preset paper.", "Leave one of them out.")
-    return options | PAPER
-
-
-def _already_there(screen: Output, out: Path, config: Any, recalibrate: Any, timing: Any, signal: str) -> bool:
-    """Whether a finished run of exactly these options is in the folder; if so, show its bank."""
-    from dataclasses import asdict, replace
-
-    from entmtp_calib.bank import load_bank
-    from entmtp_calib.rundir import RunDir
-
-    if not (out / "bank.json").exists() or not (out / "run.json").exists():
-        return False
-    there = RunDir.open(out)
-    left_open = {name: there.about["config"].get(name) for name in ("device", "dtype", "max_depth")}
-    wanted = replace(config, **{name: value for name, value in left_open.items() if getattr(config, name) in ("auto", None)})
-    bank = load_bank(out / "bank.json")
-    if not same_heads(there, config.heads):
-        return False
-    stages = [there.journal_options(name) for name in ("recalibration.jsonl", "timings.jsonl")]
-    if asdict(wanted) != asdict(type(config)(**there.about["config"])) or bank.signal != signal or stages[0] != recalibrate:
-        return False
-    if {name: stages[1].get(name) for name in timing} != timing:
-        return False
-    screen.say(f"{out} holds this run, finished: nothing to do. Use --fresh to start over.")
-    screen.table(bank_table(bank))
-    screen.table(policy_table(bank))
-    screen.keep(status="nothing to do", bank=str(out / "bank.json"))
-    return True
-
-
-def _counts(screen: Output, calibration: Calibration, asked: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Prompts that the run's figures rest on; a stage that asked for more than there are is told of.
-
-    Args:
-        asked: prompts that stages of this command were told to take.
-    """
-    from entmtp_calib.trust import prompts_used, too_few
-
-    counts = prompts_used(calibration.run, asked)
-    for stage, wanted in (asked or {}).items():
-        if counts["fit"] < wanted:
-            screen.warn(f"{stage} takes {wanted} prompts and the fit part has {counts['fit']}; none is used twice")
-    screen.keep(prompts_used=counts, too_small_to_trust=bool(too_few(counts)))
-    return counts
 
 
 def _report_timing(screen: Output, timed: list[Any], counts: Mapping[str, int]) -> None:

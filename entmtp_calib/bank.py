@@ -8,8 +8,9 @@ History of the format: 1, the first.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,26 @@ class BankTree:
                 "nodes": self.topology.to_lists(), **self.figures}  # fmt: skip
 
 
-_NUMBER = (int, float)
-_RULES: dict[str, dict[str, tuple[type, ...]]] = {
-    "exact": {"rule": (str,), "temperature": _NUMBER, "top_k": (int,), "top_p": _NUMBER, "coupled": (bool,)},
-    "typical": {"rule": (str,), "temperature": _NUMBER, "epsilon": _NUMBER, "alpha": _NUMBER},
+_RULES: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "exact": {
+        "temperature": lambda value: _is_number(value) and value >= 0,
+        "top_k": lambda value: type(value) is int and value >= 0,
+        "top_p": lambda value: _is_number(value) and 0 < value <= 1,
+        "coupled": lambda value: type(value) is bool,
+    },
+    "typical": {name: lambda value: _is_number(value) and value > 0 for name in ("temperature", "epsilon", "alpha")},
 }
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and isfinite(value)
+
+
+def _is_rule(acceptance: Mapping[str, Any]) -> bool:
+    """Whether a decoder can run this rule."""
+    fields = _RULES.get(str(acceptance["rule"]), {})
+    given = {name: value for name, value in acceptance.items() if name != "rule"}
+    return "temperature" in given and all(name in fields and fields[name](value) for name, value in given.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +180,7 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     if type(heads.get("heads")) is not int or heads["heads"] < max(depth, needed):
         raise ArtefactError(f"the bank needs {max(depth, needed)} heads and names heads with {heads.get('heads')!r}.")
     acceptance = _section(value, "acceptance", ("rule",))
-    known = _RULES.get(str(acceptance["rule"]), {})
-    if not known or any(type(field) not in known.get(name, ()) for name, field in acceptance.items()):
+    if not _is_rule(acceptance):
         raise ArtefactError(f"acceptance {dict(acceptance)} is not known.", f"Known rules: {', '.join(_RULES)}.")
     template = _section(value, "template", ("style", "hash"))
     if template["style"] not in RESOLVED:

@@ -15,10 +15,10 @@ from entmtp_calib.storage import Journal, digest, read_json, to_json, write_atom
 FORMAT, VERSION = "entmtp-run", 1
 _FIELDS = {"config": dict, "inputs": dict, "fingerprint": str}
 STAGES: dict[str, tuple[str, ...]] = {
-    "search": ("rollouts/search", "rollouts/joint", "frontier.json"),
+    "search": ("rollouts/search", "rollouts/joint", "rollouts/fit", "frontier.json"),
     "recalibrate": ("recalibration.jsonl",),
     "time": ("timings.jsonl",),
-    "fit-thresholds": ("rollouts/fit", "rollouts/test", "bank.json"),
+    "fit-thresholds": ("rollouts/test", "bank.json"),
 }
 """Stages in order and the files of each."""
 

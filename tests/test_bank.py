@@ -207,10 +207,24 @@ def test_a_bank_needs_as_many_heads_as_its_deepest_tree_and_its_signal(tmp_path:
     assert "signal" in refusal(tmp_path, changed("signal", to="tau"))
 
 
-def test_only_exact_acceptance_at_temperature_0_is_run(tmp_path: Path) -> None:
-    for wrong in ({"rule": "typical", "temperature": 0}, {"rule": "exact", "temperature": 0.7}, {"rule": "exact"},
-                  {"rule": "exact", "temperature": None}, {"rule": "exact", "temperature": "0"}):  # fmt: skip
-        assert "acceptance" in refusal(tmp_path, changed("acceptance", to=wrong))
+def test_only_rules_that_a_decoder_can_run_are_read(tmp_path: Path) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"rule": "typical", "temperature": 0},
+        {"rule": "lenient", "temperature": 0.7},
+        {"rule": "exact"},
+        {"rule": "typical", "epsilon": 0.1},
+        *({"rule": "exact", "temperature": value} for value in (None, "0", -1, True)),
+        *(
+            {"rule": "exact", "temperature": 1} | more
+            for more in ({"top_p": 0}, {"top_k": 2.5}, {"epsilon": 0.1}, {"coupled": 1})
+        ),
+    ]
+    for acceptance in wrong:
+        assert "acceptance" in refusal(tmp_path, changed("acceptance", to=acceptance))
+    sampled = {"rule": "exact", "temperature": 0.7, "top_k": 5, "top_p": 0.9, "coupled": True}
+    typical = {"rule": "typical", "temperature": 0.7, "epsilon": 0.09, "alpha": 0.3}
+    for acceptance in ({"rule": "exact", "temperature": 0}, sampled, typical):
+        assert load_bank(written(tmp_path, changed("acceptance", to=acceptance))).acceptance == acceptance
 
 
 def test_policies_fit_the_bank(tmp_path: Path) -> None:

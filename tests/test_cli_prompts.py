@@ -200,7 +200,7 @@ def test_a_small_run_is_marked_in_every_table_and_in_its_bank_and_decodes_in_its
     titles = result.stdout.count("Frontier:") + sum(result.stdout.count(name) for name in ("Recalibration:", "Timing:", "Arms on",
                                                                                          "Bank for", "Policies on"))  # fmt: skip
     assert titles == 6
-    assert result.stdout.replace("\n", " ").count("too small to trust") == 6
+    assert result.stdout.replace("\n", " ").count("too small to trust") == 7
     bank = json.loads((out / "bank.json").read_text())
     assert bank["too_small_to_trust"] is True
     assert bank["prompts"]["prompts_used"] == {"search": 5, "fit": 3, "test": 2, "recalibrate": 3, "time": 2}

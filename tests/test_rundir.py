@@ -166,7 +166,7 @@ def test_a_fresh_stage_clears_itself_and_what_came_after(tmp_path: Path) -> None
     fill(run)
     _journal, rows = run.stage_journal("recalibrate", {"trees": 8}, fresh=True)
     assert rows == []
-    assert there(run) == {"rollouts/search", "frontier.json", "recalibration.jsonl"}
+    assert there(run) == {*STAGES["search"], "recalibration.jsonl"}
     assert run.journal_options("recalibration.jsonl") == {"trees": 8}
 
 

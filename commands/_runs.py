@@ -1,0 +1,87 @@
+"""What the commands of a run share: its options and presets, whether it is finished already, how many prompts it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ._output import Output
+from ._session import same_heads
+from ._tables import bank_table, policy_table
+
+if TYPE_CHECKING:
+    from entmtp_calib.calibrate.pipeline import Calibration
+
+PAPER = {"acceptance": "typical", "temperature": 0.7, "epsilon": 0.09, "alpha": 0.3, "schedule": "paper", "max_new_tokens": 256,
+         "max_nodes": 89, "max_depth": 4, "search_prompts": 100, "seed": 42}  # fmt: skip
+"""EntMTP, section 4.1."""
+
+
+def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
+    """The options of this command that a run depends on, with those of a preset.
+
+    Raises:
+        UsageError: an unknown preset, or an option given beside it that it sets.
+    """
+    from dataclasses import fields
+
+    from entmtp_calib.calibrate.splits import RunConfig
+    from entmtp_calib.errors import UsageError
+
+    options = {field.name: ctx.params[field.name] for field in fields(RunConfig)}
+    options["stop"] = tuple(options["stop"] or ())
+    if preset is None:
+        return options
+    if preset != "paper":
+        raise UsageError(f"unknown preset {preset!r}.", "Known: paper.")
+    for name in PAPER:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.replace('_', '-')} is set by --preset paper.", "Leave one of them out.")
+    return options | PAPER
+
+
+def already_there(screen: Output, out: Path, config: Any, recalibrate: Any, timing: Any, signal: str) -> bool:
+    """Whether a finished run of exactly these options is in the folder; if so, show its bank."""
+    from dataclasses import asdict, replace
+
+    from entmtp_calib.bank import load_bank
+    from entmtp_calib.rundir import RunDir
+
+    if not (out / "bank.json").exists() or not (out / "run.json").exists():
+        return False
+    there = RunDir.open(out)
+    left_open = {name: there.about["config"].get(name) for name in ("device", "dtype", "max_depth")}
+    wanted = replace(config, **{name: value for name, value in left_open.items() if getattr(config, name) in ("auto", None)})
+    bank = load_bank(out / "bank.json")
+    if not same_heads(there, config.heads):
+        return False
+    stages = [there.journal_options(name) for name in ("recalibration.jsonl", "timings.jsonl")]
+    if asdict(wanted) != asdict(type(config)(**there.about["config"])) or bank.signal != signal or stages[0] != recalibrate:
+        return False
+    if {name: stages[1].get(name) for name in timing} != timing:
+        return False
+    screen.say(f"{out} holds this run, finished: nothing to do. Use --fresh to start over.")
+    screen.table(bank_table(bank))
+    screen.table(policy_table(bank))
+    screen.keep(status="nothing to do", bank=str(out / "bank.json"))
+    return True
+
+
+def prompt_counts(screen: Output, calibration: Calibration, asked: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Prompts that the run's figures rest on; a stage that asked for more than there are is told of.
+
+    Args:
+        asked: prompts that stages of this command were told to take.
+    """
+    from entmtp_calib.trust import prompts_used, too_few
+
+    counts = prompts_used(calibration.run, asked)
+    for stage, wanted in (asked or {}).items():
+        if counts["fit"] < wanted:
+            screen.warn(f"{stage} takes {wanted} prompts and the fit part has {counts['fit']}; none is used twice")
+    screen.keep(prompts_used=counts, too_small_to_trust=bool(too_few(counts)))
+    return counts
