@@ -230,6 +230,8 @@ def test_sources_are_read_and_nonsense_is_refused() -> None:
     assert parse_source("sharegpt:40") == Source("sharegpt", "", 40)
     assert parse_source("gsm8k=/tmp/train.jsonl:7") == Source("gsm8k", "/tmp/train.jsonl", 7)
     assert parse_source("/tmp/own.jsonl") == Source("/tmp/own.jsonl", "", None)
+    assert parse_source("hf:openai/gsm8k:main:train:200") == Source("hf:openai/gsm8k:main:train", "", 200)
+    assert parse_source("hf:owner/name") == Source("hf:owner/name", "", None)
     for text in ("sharegpt:0", "sharegpt:x", ":4", ""):
         with pytest.raises(UsageError):
             parse_source(text)

@@ -72,12 +72,12 @@ class HeadRecipe:
 
 
 def parse_source(text: str) -> Source:
-    """Read `TASK`, `TASK:COUNT` or `TASK=FILE:COUNT`.
+    """Read `TASK`, `TASK:COUNT` or `TASK=FILE:COUNT`; a task may be `hf:NAME[:CONFIG[:SPLIT]]`.
 
     Raises:
         UsageError: a count that is no number above 0.
     """
-    found = re.fullmatch(r"([^=:]+)(?:=([^:]*))?(?::(\d+))?", text)
+    found = re.fullmatch(r"(hf:[^=]+?|[^=:]+)(?:=([^:]*))?(?::(\d+))?", text)
     if not found or found[3] == "0":
         raise UsageError(f"--prompts {text!r} is not TASK, TASK:COUNT or TASK=FILE:COUNT.", "For example: sharegpt:4000.")
     return Source(found[1], found[2] or "", int(found[3]) if found[3] else None)
