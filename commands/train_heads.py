@@ -17,6 +17,10 @@ from ._session import load
 def train_heads(
     out: Annotated[Path, typer.Option(help="Folder for the heads; work files go to OUT/work.")],
     prompts: Annotated[list[str], typer.Option(help="TASK, TASK:COUNT or TASK=FILE:COUNT; may be repeated.")],
+    recorded: Annotated[
+        list[str] | None,
+        typer.Option(help="TASK[=FILE][:COUNT]: conversations to read with their recorded answers.", show_default="none"),
+    ] = None,
     base: Annotated[str, typer.Option(help="Target to train for; see --model of run.", envvar="ENTMTP_MODEL")] = "smollm2",
     architecture: Annotated[str, typer.Option(help="hydra, hydra++ or medusa.")] = "hydra",
     heads: Annotated[int, typer.Option(help="Number of heads.", min=1, max=9)] = 4,
@@ -29,6 +33,7 @@ def train_heads(
     labels: Annotated[str, typer.Option(help="soft: the target's distribution; hard: the tokens it wrote.")] = "soft",
     depth_weights: Annotated[str, typer.Option(help="Weights of the heads' losses; the last for all deeper heads.")] = "1",
     init: Annotated[str, typer.Option(help="Heads to start from: hydra++ may start from hydra.", show_default="none")] = "",
+    depth_shares: Annotated[str, typer.Option(help="Share of positions that each head trains on at a step.")] = "1",
     steps: Annotated[int, typer.Option(help="Optimiser steps.", min=1)] = 3000,
     batch: Annotated[int, typer.Option(help="Positions per step.", min=1)] = 2048,
     rate: Annotated[float, typer.Option(help="Peak learning rate.", min=0)] = 1e-3,
@@ -60,7 +65,9 @@ def train_heads(
             raise UsageError(f"unknown {what} {given!r}.", f"Known: {', '.join(known)}.")
     recipe = HeadRecipe(architecture, heads, layers, vocabulary, sources, tokens, max_prompt, max_new_tokens, seed,
                         TrainingConfig(steps=steps, batch=batch, rate=rate, dropout=dropout, seed=seed, labels=labels,
-                                       depth_weights=_weights(depth_weights)), temperature, init)  # fmt: skip
+                                       depth_weights=_weights("weights", depth_weights),
+                                       depth_shares=_shares(depth_shares)), temperature, init,
+                        recorded=tuple(parse_source(text) for text in recorded or ()))  # fmt: skip
     pair = load(screen, base, None, device, dtype)
     with screen.progress() as tick:
         made = make_heads(pair.target, pair.tokenizer, recipe, out, work or out / "work", tick, screen.say, fresh)
@@ -74,11 +81,18 @@ def train_heads(
     screen.finish("train-heads")
 
 
-def _weights(text: str) -> tuple[float, ...]:
+def _weights(name: str, text: str) -> tuple[float, ...]:
     try:
         weights = tuple(float(word) for word in text.split(","))
     except ValueError:
         weights = ()
     if not weights or not all(0 <= weight < float("inf") for weight in weights) or not any(weights):
-        raise UsageError(f"--depth-weights {text!r} is not a list of weights.", "For example: 1,0.8,0.6.")
+        raise UsageError(f"--depth-{name} {text!r} is not a list of {name}.", "For example: 1,0.8,0.6.")
     return weights
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    shares = _weights("shares", text)
+    if not all(0 < share <= 1 for share in shares):
+        raise UsageError(f"--depth-shares {text!r} has a share that is not above 0 and at most 1.")
+    return shares

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import VOCAB, plain, tiny_model
+from conftest import VOCAB, byte_tokenizer, plain, tiny_model
 
 import entmtp_calib.calibrate.distill as distill_module
 from entmtp_calib.calibrate.distill import distill, read_shard
 from entmtp_calib.calibrate.head_judging import calibration_error, hit_rates, reliability
 from entmtp_calib.calibrate.head_training import Source, parse_source
 from entmtp_calib.calibrate.losses import _FrozenHeadLoss, collate, head_losses
+from entmtp_calib.calibrate.prompts import load_prompts
+from entmtp_calib.calibrate.recorded import conversations, keep
 from entmtp_calib.calibrate.states import StateFiles, extract, states_of
 from entmtp_calib.calibrate.training import TrainingConfig, frequent_ids, initialise, schedule
 from entmtp_calib.engine.heads import DraftHeads, HeadShape
@@ -164,6 +167,41 @@ def test_texts_made_in_another_manner_are_refused(target: Target, tmp_path: Path
     distill(target, [[1, 2]], stop, tmp_path)
     with pytest.raises(ArtefactError, match="other limits or temperatures"):
         distill(target, [[1, 3]], **{"stop": stop, "folder": tmp_path} | other)
+
+
+def test_shares_of_the_positions_have_the_mean_of_all(target: Target, shard: Path) -> None:
+    heads = DraftHeads(HeadShape("hydra", 2, 1, target.hidden_size, VOCAB)).requires_grad_(False).bind(target)
+    batch = collate(states_of(target, read_shard(shard)), target)
+    whole = [float(loss) for loss in head_losses(heads, target, batch)]
+    torch.manual_seed(0)
+    drawn = np.array([[float(loss) for loss in head_losses(heads, target, batch, shares=(1, 0.5))] for _ in range(60)])
+    assert np.allclose(drawn[:, 0], whole[0])
+    assert drawn[:, 1].std() > 0
+    assert drawn[:, 1].mean() == pytest.approx(whole[1], abs=4 * drawn[:, 1].std() / 60**0.5)
+
+
+def test_recorded_conversations_are_read_behind_their_first_question(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "conversations": [("human", "Hi"), ("gpt", "Hello."), ("human", "More")]},
+        {"id": "b", "conversations": [("human", "One"), ("gpt", "Two"), ("human", "Three"), ("gpt", "Four"), ("human", "Five")]},
+        {"id": "c", "conversations": [("human", "Only a question")]},
+        {"id": "d", "conversations": [("human", "x" * 50), ("gpt", "y"), ("human", "z")]},
+    ]
+    for row in rows:
+        row["conversations"] = [{"from": who, "value": text} for who, text in row["conversations"]]
+    path = tmp_path / "talk.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = byte_tokenizer()
+    found = load_prompts(str(path), turns="all").prompts
+    texts = list(conversations(found, tokenizer, 20, 12))
+    said = sorted((tokenizer.decode(text.prompt), tokenizer.decode(text.written)) for text in texts)
+    assert said == [("Hi", "\n\nHello.\n\nMore"[:12]), ("One", "\n\nTwo\n\nThree\n\nFour"[:12])]
+    paths = keep(texts, tmp_path / "shards")
+    again = read_shard(paths[0])
+    assert [text.written.tolist() for text in again] == [text.written.tolist() for text in texts]
+    before = paths[0].stat().st_mtime_ns
+    assert keep(texts, tmp_path / "shards") == paths
+    assert paths[0].stat().st_mtime_ns == before
 
 
 def test_every_pass_takes_every_text_once_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,9 @@ def write_card(folder: Path, about: dict[str, Any], shape: HeadShape, parameters
 def _origin(about: dict[str, Any]) -> str:
     recipe, known = about["recipe"], versions()
     training = recipe["training"]
-    sources = "".join(
-        f"- {s['task']}{' (' + Path(s['data']).name + ')' if s['data'] else ''}: up to {s['count'] or 'all'} prompts\n"
-        for s in recipe["sources"]
-    )
+    sources = _sources(recipe["sources"], "prompts")
+    if recipe["recorded"]:
+        sources += "\nBesides, it read recorded conversations of\n\n" + _sources(recipe["recorded"], "conversations")
     manner = f"at temperature {recipe['temperature']:g}" if recipe["temperature"] else "greedily"
     command = " ".join(shlex.quote(_local(word)) for word in ["entmtp", *sys.argv[1:]])
     return f"""## How they were made
@@ -96,6 +95,14 @@ What the heads say of their greedy chain to depth d (the product of their top-1 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [heading, ["---"] * len(heading), *rows]
     return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines)
+
+
+def _sources(sources: Iterable[dict[str, Any]], what: str) -> str:
+    lines = ""
+    for source in sources:
+        file = f" ({Path(source['data']).name})" if source["data"] else ""
+        lines += f"- {source['task']}{file}: up to {source['count'] or 'all'} {what}\n"
+    return lines
 
 
 def _start(init: str) -> str:

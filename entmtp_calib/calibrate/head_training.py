@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from entmtp_calib.calibrate.distill import distill, read_shard
+from entmtp_calib.calibrate.distill import Text, distill, read_shard
 from entmtp_calib.calibrate.head_card import write_card
 from entmtp_calib.calibrate.head_judging import HeadFigures, calibration_error, judge, traces_of
 from entmtp_calib.calibrate.pipeline import Tick
 from entmtp_calib.calibrate.prompts import load_prompts
+from entmtp_calib.calibrate.recorded import conversations, keep
 from entmtp_calib.calibrate.states import StateFiles, extract
 from entmtp_calib.calibrate.training import TrainingConfig, frequent_ids, initialise, train
 from entmtp_calib.engine.head_files import load_heads, save_heads
@@ -53,7 +54,8 @@ class HeadRecipe:
     """Everything that trained heads depend on, apart from the target.
 
     vocabulary: tokens that heads guess among, 0 for all; tokens: how many the target writes; temperature: at which it writes;
-    init: heads to start from, by name or folder, "" for the target's own opinion; init_identity: which these were.
+    init: heads to start from, by name or folder, "" for the target's own opinion; init_identity: which these were;
+    recorded: conversations whose recorded answers are read besides.
     """
 
     architecture: str
@@ -69,6 +71,7 @@ class HeadRecipe:
     temperature: float = 0.0
     init: str = ""
     init_identity: str = ""
+    recorded: tuple[Source, ...] = ()
 
 
 def parse_source(text: str) -> Source:
@@ -106,7 +109,9 @@ def make_heads(
     recipe = replace(recipe, init_identity=load_heads(recipe.init).identity if recipe.init else "")
     shards, held = _texts(target, tokenizer, recipe, work, tick, say)
     files = extract(target, shards, work / "states", lambda done: tick("states", done, len(shards)))
-    states, unseen = StateFiles(files[:-held]), StateFiles(files[-held:])
+    others = recorded_texts(recipe, tokenizer, work / "recorded")
+    read = extract(target, others, work / "states-recorded", lambda done: tick("states, recorded", done, len(others)))
+    states, unseen = StateFiles([*files[:-held], *read]), StateFiles(files[-held:])
     say(f"training on {sum(states.sizes)} tokens, {sum(unseen.sizes)} held out")
     heads = _new_heads(target, recipe, shards[:-held], states)
     folder = _folder(work, target, recipe, fresh)
@@ -115,11 +120,7 @@ def make_heads(
     as_stored(heads)  # what is judged is what is shipped
     heads.bind(target)
     figures = judge(traces_of(unseen, heads, _JUDGED_TEXTS))
-    named = replace(
-        recipe,
-        init=Path(recipe.init).name,
-        sources=tuple(replace(source, data=Path(source.data).name) for source in recipe.sources),
-    )
+    named = replace(recipe, init=Path(recipe.init).name, sources=_named(recipe.sources), recorded=_named(recipe.recorded))
     about = {"recipe": asdict(named), "trained_tokens": sum(states.sizes), "hit_rates": figures.hit_rates,
              "acceptance": figures.acceptance, "reliability": figures.reliability, "held_out_tokens": figures.positions,
              "base_name": target.name, "training_seconds": round(seconds)}  # fmt: skip
@@ -137,6 +138,21 @@ def training_prompts(recipe: HeadRecipe, tokenizer: Any) -> list[list[int]]:
             if 0 < len(ids) <= recipe.max_prompt:
                 found.append((hashlib.sha256(f"{recipe.seed}:{prompt.id}".encode()).hexdigest(), ids))
     return [ids for _key, ids in sorted(found)]
+
+
+def recorded_texts(recipe: HeadRecipe, tokenizer: Any, folder: Path) -> list[Path]:
+    """Shards of the recorded conversations of a recipe; none if it has no such sources."""
+    texts: list[Text] = []
+    for source in recipe.recorded:
+        found = load_prompts(source.task, source.data or None, None, recipe.seed, "train", "all").prompts
+        read = list(conversations(found, tokenizer, recipe.max_prompt, 2 * recipe.max_new_tokens))
+        texts += read[: source.count]
+    return keep(texts, folder)
+
+
+def _named(sources: tuple[Source, ...]) -> tuple[Source, ...]:
+    """Sources without the part of a path that means nothing elsewhere."""
+    return tuple(replace(source, data=Path(source.data).name) for source in sources)
 
 
 def _texts(

@@ -52,13 +52,21 @@ def collate(texts: Sequence[TextStates], target: Target) -> Batch:
     )
 
 
-def head_losses(heads: DraftHeads, target: Target, batch: Batch, labels: str = "soft", dropout: float = 0.0) -> list[Tensor]:
+def head_losses(
+    heads: DraftHeads,
+    target: Target,
+    batch: Batch,
+    labels: str = "soft",
+    dropout: float = 0.0,
+    shares: Sequence[float] = (1.0,),
+) -> list[Tensor]:
     """Mean loss of every head, in nats, over the positions that it has a token for.
 
     Args:
         heads: they must borrow the target's LM head.
         labels: "soft" for the target's distribution, "hard" for the tokens that it wrote.
         dropout: share of every head's inputs that is left out at random.
+        shares: share of the positions that each head is judged on, drawn at random; the last one for all deeper heads.
     """
     weight = heads.lm_weight()
     flat = batch.hidden.flatten(0, 1)[batch.rows]
@@ -69,13 +77,18 @@ def head_losses(heads: DraftHeads, target: Target, batch: Batch, labels: str = "
     losses = []
     for level in range(heads.depth):
         ahead = level + 1
-        known = (batch.left >= ahead).nonzero()[:, 0]
+        known = _some((batch.left >= ahead).nonzero()[:, 0], shares[min(level, len(shares) - 1)])
         with torch.autocast(target.device.type, target.dtype, enabled=target.dtype != torch.float32):
             out = heads.states(level, F.dropout(context[known], dropout, dropout > 0))
         loss = _FrozenHeadLoss.apply(out.to(weight.dtype), weight, teacher, known + ahead)
         losses.append(loss / max(1, len(known)))
         context = heads.extend(context, batch.tokens.roll(-ahead))
     return losses
+
+
+def _some(rows: Tensor, share: float) -> Tensor:
+    """A share of the rows, drawn at random."""
+    return rows if share >= 1 else rows[torch.randperm(len(rows))[: max(1, round(share * len(rows)))].to(rows.device)]
 
 
 class _FrozenHeadLoss(torch.autograd.Function):

@@ -34,7 +34,8 @@ class TrainingConfig:
     steps: optimiser steps; batch: written tokens per step, rounded up to whole texts; rate: peak learning rate, reached after
     `warmup` steps, falling as a cosine to a twentieth; decay: AdamW's weight decay; dropout: share of a head's inputs that a step
     leaves out; seed: order of the texts; labels: "soft" (the target's distribution) or "hard" (the token it wrote);
-    depth_weights: weight of each head's loss, the last one for all deeper.
+    depth_weights: weight of each head's loss, the last one for all deeper; depth_shares: share of the positions that a step
+    trains each head on, drawn anew every step: deeper heads count in fewer steps of a decoder and need not cost as much.
     """
 
     steps: int = 3000
@@ -46,6 +47,7 @@ class TrainingConfig:
     seed: int = 0
     labels: str = "soft"
     depth_weights: tuple[float, ...] = (1.0,)
+    depth_shares: tuple[float, ...] = (1.0,)
     checkpoint_every: int = 200
 
     def rate_at(self, step: int) -> float:
@@ -86,9 +88,9 @@ def train(
     for step, members in enumerate(batches, start):
         for group in optimiser.param_groups:
             group["lr"] = config.rate_at(step)
-        torch.manual_seed(config.seed * 1_000_003 + step)  # for dropout, the same after an interruption
+        torch.manual_seed(config.seed * 1_000_003 + step)  # dropout and shares are the same after an interruption
         batch = collate([states[text] for text in members], target)
-        losses = head_losses(heads, target, batch, config.labels, config.dropout)
+        losses = head_losses(heads, target, batch, config.labels, config.dropout, config.depth_shares)
         optimiser.zero_grad(set_to_none=True)
         torch.stack([config.weight_of(head) * loss for head, loss in enumerate(losses)]).sum().backward()
         nn.utils.clip_grad_norm_(heads.parameters(), 1.0)
