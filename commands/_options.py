@@ -54,7 +54,12 @@ Coupled = Annotated[
     bool,
     typer.Option("--coupled/--uncoupled", help="Rank guesses by the noise that samples tokens; texts stay the same."),
 ]
-Stop = Annotated[list[str] | None, typer.Option(help="A text after which answers end; may be repeated.", show_default="none")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A text after which answers end; may be repeated; none for none.", show_default="the task's, with raw prompts"
+    ),
+]
 Acceptance = Annotated[str, typer.Option(help="exact: the text of plain decoding; typical: the paper's, not lossless.")]
 Epsilon = Annotated[float, typer.Option(help="Typical acceptance: a draft this likely is always right.")]
 Alpha = Annotated[float, typer.Option(help="Typical acceptance: factor of exp(-entropy).")]

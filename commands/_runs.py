@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PAPER = {"acceptance": "typical", "temperature": 0.7, "epsilon": 0.09, "alpha": 0.3, "schedule": "paper", "max_new_tokens": 256,
          "max_nodes": 89, "max_depth": 4, "search_prompts": 100, "seed": 42}  # fmt: skip
 """EntMTP, section 4.1."""
+RAW_STOPS = {"humaneval": ("\nclass", "\ndef", "\n#", "\nif", "\nprint")}
+"""What comes behind a finished function, as in the HumanEval paper."""
 
 
 def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
     from entmtp_calib.errors import UsageError
 
     options = {field.name: ctx.params[field.name] for field in fields(RunConfig)}
-    options["stop"] = tuple(options["stop"] or ())
+    options["stop"] = _stops(options)
     if preset is None:
         return options
     if preset != "paper":
@@ -42,6 +44,13 @@ def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"--{name.replace('_', '-')} is set by --preset paper.", "Leave one of them out.")
     return options | PAPER
+
+
+def _stops(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts that end answers: those given, or the task's own where a prompt is plain text, which has no end of its own."""
+    if not options["stop"]:
+        return RAW_STOPS.get(options["task"], ()) if options["prompt_style"] == "raw" else ()
+    return () if list(options["stop"]) == ["none"] else tuple(options["stop"])
 
 
 def already_there(screen: Output, out: Path, config: Any, recalibrate: Any, timing: Any, signal: str) -> bool:

@@ -29,7 +29,9 @@ def decode(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a bank timed on another machine or dtype.", show_default="off")
     ] = False,
-    stop: opt.Stop = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A text after which it ends; may be repeated.", show_default="none")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the noise, if the bank was made at a temperature above 0.", min=0)] = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",

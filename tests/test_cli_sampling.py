@@ -124,3 +124,21 @@ def test_options_that_do_not_go_together_are_refused(
     result = cli("search", "--out", tmp_path / "r", "--model", "nowhere", "--heads", "nothing", "--task", prompt_file, *words)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "stop"),
+    [
+        (("--prompt-style", "raw"), ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]),
+        (("--prompt-style", "raw", "--stop", "none"), []),
+        (("--prompt-style", "raw", "--stop", "END"), ["END"]),
+        ((), []),
+    ],
+)
+def test_plain_text_of_humaneval_ends_where_a_function_does(
+    tmp_path: Path, tiny_folder: Path, tiny_heads: Path, words: tuple[object, ...], stop: list[str]
+) -> None:
+    result = cli("search", "--out", tmp_path / "r", "--model", tiny_folder, "--heads", tiny_heads, "--task", "humaneval",
+                 "--quiet", *SMALL[:8], "--dtype", "float32", *words)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["config"]["stop"] == stop

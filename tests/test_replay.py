@@ -135,3 +135,15 @@ def test_the_interval_of_a_ratio_covers_one_for_equal_arms_and_not_for_a_faster_
     low, high = bootstrap_ratio(same, base, 0)
     assert low < 1 < high
     assert bootstrap_ratio(fast, base, 0)[0] > 1.05
+
+
+def test_rollouts_do_not_depend_on_how_prompts_are_batched(
+    target: Target, heads: DraftHeads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopRule(target.end_ids, 25)
+    for batch in (1, 4, 16):
+        monkeypatch.setattr("entmtp_calib.calibrate.rollout.BATCH", batch)
+        self_rollout(target, heads, prompts(9), stop, tmp_path / str(batch))
+    for n in range(9):
+        files = {(tmp_path / str(batch) / f"{n:05d}.npz").read_bytes() for batch in (1, 4, 16)}
+        assert len(files) == 1
