@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import VOCAB, plain, random_tree
 
-from entmtp_calib.calibrate.joint_search import JointEvidence, grow_jointly
+from entmtp_calib.calibrate.joint_search import JointEvidence, grow_jointly, joint_rollout
 from entmtp_calib.calibrate.search import grow
 from entmtp_calib.engine.acceptance import GREEDY, Rule, Typical
 from entmtp_calib.engine.decoder import Decoder
@@ -114,3 +115,25 @@ def test_several_siblings_may_be_accepted_at_once() -> None:
     growth, _rollouts = grow_jointly(seen, Topology(), 20, 2, "paper")
     assert growth.order.nodes == ((0,), (0, 0))
     assert growth.scores == (0.5, 0.75)
+
+
+def test_evidence_is_kept_batch_by_batch_and_taken_from_there(
+    target: Target, heads: DraftHeads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("entmtp_calib.calibrate.joint_search.BATCH", 5)
+    stop, joint, current = StopRule(frozenset(), 12), published_default(), chain(2)
+    run, forwards = joint_rollout(target, heads, PROMPTS, stop, GREEDY, tmp_path)
+    first = run(joint, current)
+    assert np.array_equal(first.accepted, rollout(target, heads, GREEDY, stop, joint, current).accepted)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    count, before = forwards(), [path.stat().st_mtime_ns for path in files]
+    files[1].unlink()
+    again, forwards = joint_rollout(target, heads, PROMPTS, stop, GREEDY, tmp_path)
+    assert np.array_equal(again(joint, current).accepted, first.accepted)
+    assert forwards() == count
+    after = [path.stat().st_mtime_ns for path in files]
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[1] != before[1]
+    steps = len(first.accepted)
+    assert steps <= count <= steps + len(PROMPTS)

@@ -1,7 +1,8 @@
 """Growth from joint rollouts: the paper's one rollout per added node, and a schedule that takes many nodes from each.
 
 For exact acceptance the trace gives the same trees at a fraction of the forwards (`search`); for typical acceptance, where the
-text depends on the tree, this is the way. Every rollout is kept on disk, so a killed search goes on from the last one.
+text depends on the tree, this is the way. Evidence is kept on disk batch by batch, so a killed search loses one batch at
+most.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from entmtp_calib.calibrate.rollout import BATCH
 from entmtp_calib.calibrate.search import Growth
 from entmtp_calib.engine.acceptance import Rule
 from entmtp_calib.engine.drafter import Drafter
@@ -49,31 +51,34 @@ def joint_rollout(
     folder: Path,
     on_prompt: Callable[[int], None] | None = None,
 ) -> tuple[Rollout, Callable[[], int]]:
-    """A rollout over some prompts whose evidence is kept in a folder, one file for every pair of trees, and taken from there.
+    """A rollout over some prompts whose evidence is kept in a folder, batch by batch, and taken from there.
 
     Returns:
         The rollout, and a function that says how many forwards of the target all its evidence took.
     """
-    forwards: dict[str, int] = {}
+    forwards: dict[Path, int] = {}
 
     def run(joint: Topology, current: Topology) -> JointEvidence:
         key = digest([joint.to_lists(), current.sorted().to_lists()]).removeprefix("sha256:")[:16]
-        path = folder / f"{key}.npz"
-        if not path.exists():
-            decoder = JointDecoder(target, drafter, joint, current, rule)
-            rows = []
-            for number, ids in enumerate(prompts, 1):
-                rows += [seen for _step, seen in decoder.observed(ids, stop)]
-                if on_prompt:
-                    on_prompt(number)
-            accepted = np.stack(rows)
-            save_arrays(path, {"accepted": np.packbits(accepted, 1), "shape": np.asarray(accepted.shape),
-                               "forwards": np.asarray(decoder.forwards)})  # fmt: skip
-        arrays = load_arrays(path, "joint rollout")
-        forwards[key] = int(arrays["forwards"])
-        return JointEvidence(joint, np.unpackbits(arrays["accepted"], 1, int(arrays["shape"][1])).astype(bool))
+        parts = []
+        for start in range(0, len(prompts), BATCH):
+            path = folder / f"{key}-{start:05d}.npz"
+            members = prompts[start : start + BATCH]
+            if not path.exists():
+                save_arrays(path, _observe(JointDecoder(target, drafter, joint, current, rule), members, stop))
+            arrays = load_arrays(path, "joint rollout")
+            forwards[path] = int(arrays["forwards"])
+            parts.append(np.unpackbits(arrays["accepted"], 1, joint.size).astype(bool))
+            if on_prompt:
+                on_prompt(start + len(members))
+        return JointEvidence(joint, np.concatenate(parts))
 
     return run, lambda: sum(forwards.values())
+
+
+def _observe(decoder: JointDecoder, prompts: Sequence[Sequence[int]], stop: StopRule) -> dict[str, np.ndarray]:
+    rows = [seen for ids in prompts for _step, seen in decoder.observed(ids, stop)]
+    return {"accepted": np.packbits(np.stack(rows), 1), "forwards": np.asarray(decoder.forwards)}
 
 
 def grow_jointly(rollout: Rollout, pool: Topology, max_nodes: int, max_depth: int, schedule: str) -> tuple[Growth, int]:
