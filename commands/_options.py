@@ -46,7 +46,7 @@ Trees = Annotated[int, typer.Option(help="How many trees of the frontier go on, 
 RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
 TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]
 Rounds = Annotated[int, typer.Option(help="How often every arm is timed on every prompt.", min=1)]
-Signal = Annotated[str, typer.Option(help="What policies read: path_value_1 … path_value_9, or base_top1.")]
+Signal = Annotated[str, typer.Option(help="What policies read: expected_chain_1 … 9, path_value_1 … 9, or base_top1.")]
 Temperature = Annotated[float, typer.Option(help="0 decodes greedily; above, tokens are sampled, exactly.", min=0)]
 TopK = Annotated[int, typer.Option(help="Sample among this many best tokens; 0 for all.", min=0)]
 TopP = Annotated[float, typer.Option(help="Sample among the fewest tokens with this much probability.")]

@@ -168,7 +168,9 @@ def test_a_path_value_is_the_product_along_the_chain_for_one_step_and_for_many()
     assert compute_signal("base_top1", root, heads) == pytest.approx([0.5, 0.8])
     assert compute_signal("path_value_1", root, heads) == pytest.approx([0.25, 0.72])
     assert compute_signal("path_value_2", root, heads) == pytest.approx([0.0625, 0.576])
-    for name in ("base_top1", "path_value_1", "path_value_3"):
+    assert compute_signal("expected_chain_1", root, heads) == pytest.approx([0.5, 0.9])
+    assert compute_signal("expected_chain_2", root, heads) == pytest.approx([0.5 + 0.125, 0.9 + 0.72])
+    for name in ("base_top1", "path_value_1", "path_value_3", "expected_chain_1", "expected_chain_3"):
         many = compute_signal(name, root, heads)
         assert many.dtype == np.float32
         assert [compute_signal(name, root[place], heads[place]) for place in range(2)] == many.tolist()

@@ -171,7 +171,7 @@ class Calibration:
         fitted = self._fit_by_replay(signal, arms) if self.config.rule.lossless else fit_measured(signal, arms)
         prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
         bank_file = make_bank(
-            self.run.about["config"], self.run.about["inputs"], sorted(self.pair.target.end_ids),
+            asdict(self.config), self.run.about["inputs"], sorted(self.pair.target.end_ids),
             str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
         )  # fmt: skip
         bank_file.save(self.run.file("bank.json"))
