@@ -107,7 +107,7 @@ def mean_logp(target: Target, prompt: Sequence[int], text: Sequence[int]) -> flo
     ids = torch.tensor([[*prompt, *text]], device=target.device)
     columns = torch.arange(ids.shape[1], device=target.device)
     keep = torch.arange(len(prompt) - 1, ids.shape[1] - 1, device=target.device)
-    logits = target.forward(ids, (columns[None, :] <= columns[:, None])[None, None], columns[None], keep=keep).logits[0]
+    logits = target.forward(ids, None, columns[None], keep=keep).logits[0]
     return float(logp_of(logits, ids[0, len(prompt) :]).mean())
 
 

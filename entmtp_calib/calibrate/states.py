@@ -135,9 +135,8 @@ def _forward(target: Target, texts: Sequence[Text], group: list[int]) -> dict[in
     rows = [torch.cat((torch.from_numpy(texts[i].prompt), torch.from_numpy(texts[i].written))).to(target.device) for i in group]
     ids = torch.nn.utils.rnn.pad_sequence([row[:-1] for row in rows], batch_first=True)
     columns = torch.arange(ids.shape[1], device=target.device)
-    mask = columns[None, :] <= columns[:, None]
     none = torch.zeros(1, dtype=torch.long, device=target.device)
-    hidden = target.forward(ids, mask[None, None], columns[None], keep=none).hidden
+    hidden = target.forward(ids, None, columns[None], keep=none).hidden
     found = {}
     for states, row, index in zip(hidden, rows, group, strict=True):
         first = len(texts[index].prompt) - 1

@@ -64,20 +64,28 @@ def grouped_attention(
     Returns:
         `[batch, rows, heads, width]` and no weights.
     """
-    if attention_mask is None:
-        shape = query.shape[2], key.shape[2]
-        attention_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])[None, None]
     batch, heads, rows, width = query.shape
     kv_heads, columns = key.shape[1], key.shape[2]
     if rows > _FUSED_FROM:
-        seen = attention_mask[..., :columns]
-        fused = F.scaled_dot_product_attention(query, key, value, seen, scale=scaling, enable_gqa=heads != kv_heads)
+        whole = attention_mask is None and rows == columns
+        seen = None if whole else _mask(attention_mask, query, columns)
+        fused = F.scaled_dot_product_attention(
+            query, key, value, seen, scale=scaling, is_causal=whole, enable_gqa=heads != kv_heads
+        )
         return fused.transpose(1, 2).contiguous(), None
     group = heads // kv_heads
     folded = query.reshape(batch, kv_heads, group * rows, width)
     scores = torch.matmul(folded, key.transpose(2, 3)).mul_(width**-0.5 if scaling is None else scaling)
-    seen = attention_mask[:, :, None, :, :columns]
+    seen = _mask(attention_mask, query, columns)[:, :, None]
     scores = scores.view(batch, kv_heads, group, rows, columns).masked_fill_(~seen, torch.finfo(scores.dtype).min)
     weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
     out = torch.matmul(weights.view(batch, kv_heads, group * rows, columns), value)
     return out.reshape(batch, heads, rows, width).transpose(1, 2).contiguous(), None
+
+
+def _mask(mask: Tensor | None, query: Tensor, columns: int) -> Tensor:
+    """The mask that is meant, bool `[batch or 1, 1, rows, columns]`."""
+    if mask is not None:
+        return mask[..., :columns]
+    rows = query.shape[2]
+    return torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril(columns - rows)[None, None]

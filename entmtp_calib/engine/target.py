@@ -96,13 +96,14 @@ class Target:
         return KVCache(self.layers, capacity + 1)
 
     def forward(
-        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: KVCache | None = None, keep: int | Tensor = 0
+        self, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: KVCache | None = None, keep: int | Tensor = 0
     ) -> Output:
         """Run the model once.
 
         Args:
             ids: int64 `[batch, rows]`.
-            mask: bool `[batch or 1, 1, rows, columns]`, true where a row may look.
+            mask: bool `[batch or 1, 1, rows, columns]`, true where a row may look; None without a cache for whole texts, where
+                every row looks at itself and those before it.
             positions: int64 `[batch or 1, rows]`.
             cache: where keys and values go (after `cache.place`), or None for a forward that keeps nothing.
             keep: rows for which logits are wanted: 0 for all, n for the last n, or their indices.
@@ -110,9 +111,11 @@ class Target:
         Returns:
             Logits of the kept rows and the final hidden states of all rows.
         """
-        if self._pairs and ids.numel() == 1:
+        if self._pairs and ids.numel() == 1 and mask is not None:
             return self._twice(ids, mask, positions, cache)
-        if self._additive:  # eager attention adds its mask; masks are combined as booleans and filled once, here
+        if (
+            self._additive and mask is not None
+        ):  # eager attention adds its mask; masks are combined as booleans and filled once, here
             mask = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(~mask, torch.finfo(self.dtype).min)
         if isinstance(keep, int) and keep:
             # An index tensor makes a compact copy; a slice would make the LM head expand its weights once per batch member.

@@ -36,8 +36,7 @@ def trace_text(
     ids = torch.tensor([[*prompt, *text]], device=target.device)
     columns = torch.arange(ids.shape[1], device=target.device)
     keep = torch.arange(len(prompt) - 1, ids.shape[1] - 1, device=target.device)
-    mask = columns[None, :] <= columns[:, None]
-    out = target.forward(ids, mask[None, None], columns[None], keep=keep)
+    out = target.forward(ids, None, columns[None], keep=keep)
     logits = out.logits[0].float()
     tokens = ids[0, len(prompt) :]
     ranks, margins, chain, firsts = look(drafter, drafter.read(out.hidden[0])[keep], tokens, ranking, len(prompt))
