@@ -15,7 +15,7 @@ from conftest import VOCAB, byte_tokenizer, plain, tiny_model
 import entmtp_calib.calibrate.distill as distill_module
 from entmtp_calib.calibrate.distill import distill, read_shard
 from entmtp_calib.calibrate.head_judging import calibration_error, hit_rates, reliability
-from entmtp_calib.calibrate.head_training import Source, parse_source
+from entmtp_calib.calibrate.head_training import HeadRecipe, Source, parse_source, recorded_texts
 from entmtp_calib.calibrate.losses import _FrozenHeadLoss, collate, head_losses
 from entmtp_calib.calibrate.prompts import load_prompts
 from entmtp_calib.calibrate.recorded import conversations, keep
@@ -202,6 +202,13 @@ def test_recorded_conversations_are_read_behind_their_first_question(tmp_path: P
     before = paths[0].stat().st_mtime_ns
     assert keep(texts, tmp_path / "shards") == paths
     assert paths[0].stat().st_mtime_ns == before
+
+
+def test_a_recorded_source_without_answers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "asked.jsonl").write_text('{"prompt": "Only questions"}\n' * 3)
+    recipe = HeadRecipe("hydra", 2, 1, 0, (), 1, 9, 9, 0, TrainingConfig(), recorded=(Source(str(tmp_path / "asked.jsonl")),))
+    with pytest.raises(ArtefactError, match="no conversation that goes on"):
+        recorded_texts(recipe, byte_tokenizer(), tmp_path / "shards")
 
 
 def test_every_pass_takes_every_text_once_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,11 +141,17 @@ def training_prompts(recipe: HeadRecipe, tokenizer: Any) -> list[list[int]]:
 
 
 def recorded_texts(recipe: HeadRecipe, tokenizer: Any, folder: Path) -> list[Path]:
-    """Shards of the recorded conversations of a recipe; none if it has no such sources."""
+    """Shards of the recorded conversations of a recipe; none if it has no such sources.
+
+    Raises:
+        ArtefactError: a source in which no conversation goes on after an answer.
+    """
     texts: list[Text] = []
     for source in recipe.recorded:
         found = load_prompts(source.task, source.data or None, None, recipe.seed, "train", "all").prompts
         read = list(conversations(found, tokenizer, recipe.max_prompt, 2 * recipe.max_new_tokens))
+        if not read:
+            raise ArtefactError(f"{source.task} holds no conversation that goes on after an answer.", "Leave out --recorded.")
         texts += read[: source.count]
     return keep(texts, folder)
 
