@@ -1,13 +1,12 @@
-"""What a step costs on this machine: forwards by row count, drafting by depth and width, the parts of a step, and baselines.
+"""What a step costs on this machine: forwards by row count, drafting by depth and width, and the parts of a step.
 
 Run: python benchmarks/costs.py [--heads smollm2-hydra] [--prompts 6] > costs.md
-Prints Markdown. Figures are medians; close other programs first.
+Prints Markdown. Figures are medians; close other programs first. `entmtp bench` compares whole decoders.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 import time
 from collections import defaultdict
@@ -17,7 +16,7 @@ import torch
 
 from entmtp_calib.bank import load_bank
 from entmtp_calib.calibrate.prompts import load_prompts
-from entmtp_calib.engine.decoder import Decoder, autoregressive
+from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.loading import choose_placement
 from entmtp_calib.engine.pair import Pair, load_pair
 from entmtp_calib.engine.stopping import StopRule
@@ -100,57 +99,12 @@ def step_shares(pair: Pair, tree: Topology, prompts: list[list[int]], stop: Stop
     return shares | {"bookkeeping": 1 - sum(shares.values())}
 
 
-def tokens_per_s(arms: dict[str, Callable[[list[int]], int]], prompts: list[list[int]], rounds: int) -> dict[str, float]:
-    """Interleaved end-to-end tokens per second of every arm; the first round warms up and does not count."""
-    tokens: dict[str, int] = defaultdict(int)
-    seconds: dict[str, float] = defaultdict(float)
-    for number in range(rounds + 1):
-        for ids in prompts if number else prompts[:1]:
-            for name in random.Random(number).sample(list(arms), len(arms)):
-                start = time.perf_counter()
-                count = arms[name](ids)
-                if number:
-                    seconds[name] += time.perf_counter() - start
-                    tokens[name] += count
-    return {name: tokens[name] / seconds[name] for name in arms}
-
-
-Arms = dict[str, tuple[list[Topology], object, str | None]]
-
-
-def baselines(pair: Pair, arms: Arms, stop: StopRule) -> dict[str, Callable[[list[int]], int]]:
-    """Ours and transformers' ways to decode, as functions from prompt ids to the number of new tokens."""
-    target = pair.target
-
-    def generate(ids: list[int], **more: object) -> int:
-        inputs = torch.tensor([ids])
-        ours = target.model.config._attn_implementation
-        target.model.set_attn_implementation("sdpa")  # as transformers would load it
-        options = {"do_sample": False, "use_cache": True, "eos_token_id": sorted(stop.end_ids), "pad_token_id": 0}
-        out = target.model.generate(
-            inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=stop.max_new_tokens, **options, **more
-        )
-        target.model.set_attn_implementation(ours)
-        return int(out.shape[1]) - len(ids)
-
-    found: dict[str, Callable[[list[int]], int]] = {
-        "transformers generate": generate,
-        "transformers prompt lookup (10)": lambda ids: generate(ids, prompt_lookup_num_tokens=10),
-        "ours, autoregressive": lambda ids: sum(len(step.tokens) for step in autoregressive(target, ids, stop)),
-    }
-    for name, (trees, policy, signal) in arms.items():
-        decoder = Decoder(target, pair.heads, trees, policy, signal)  # type: ignore[arg-type]
-        found[name] = lambda ids, decoder=decoder: sum(len(step.tokens) for step in decoder.steps(ids, stop))  # type: ignore[misc]
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--heads", default="smollm2-hydra")
-    parser.add_argument("--bank", help="a bank.json whose policies are timed too")
+    parser.add_argument("--bank", help="a bank.json whose best static tree is looked at too")
     parser.add_argument("--prompts", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     print("Median ms of one target forward of n rows behind 256 tokens\n")
     print("| n | " + " | ".join(map(str, ROWS)) + " |\n|---|" + "---|" * len(ROWS))
@@ -164,21 +118,15 @@ def main() -> None:
     chosen = load_prompts("humaneval", None, 120, 7).prompts[-options.prompts :]
     prompts = [encode(prompt.messages, pair.tokenizer) for prompt in chosen]
     stop = StopRule(pair.target.end_ids, 128)
-    arms: Arms = {"published 63 nodes": ([published_default()], Static(0), None)}
     shown = {"published 63 nodes": published_default()}
     if options.bank:
         bank = load_bank(options.bank)
-        arms |= {f"bank, {name}": (bank.topologies, policy, bank.signal) for name, policy in bank.policies.items()}
         best = bank.topologies[bank.policies["static"].members[0]]
         shown[f"best static ({best})"] = best
     print("\nParts of a step, share of decoding time\n\n| tree | drafting | target forward | bookkeeping |\n|---|---|---|---|")
     for name, tree in shown.items():
         share = step_shares(pair, tree, prompts[:2], stop)
         print(f"| {name} | " + " | ".join(f"{share[part]:.1%}" for part in ("drafting", "target forward", "bookkeeping")) + " |")
-    print(f"\nTokens per second on {len(prompts)} HumanEval prompts, 128 tokens, prefill included, interleaved\n")
-    print("| arm | tokens/s |\n|---|---|")
-    for name, rate in tokens_per_s(baselines(pair, arms, stop), prompts, options.rounds).items():
-        print(f"| {name} | {rate:.1f} |")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from entmtp_calib import __version__
 from ._output import guarded
 from .bank_show import show
 from .bank_verify import verify
+from .bench import bench
 from .decode import decode
 from .env import env
 from .export_heads import export_heads
@@ -40,6 +41,7 @@ COMMANDS: list[tuple[str, Callable[..., None], str]] = [
     ("fit-thresholds", fit_thresholds, _PIPELINE),
     ("decode", decode, _USE),
     ("verify", verify, _USE),
+    ("bench", bench, _USE),
     ("show", show, _USE),
     ("env", env, _USE),
     ("train-heads", train_heads, _USE),

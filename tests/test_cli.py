@@ -140,6 +140,31 @@ def test_verify_fails_when_the_decoder_is_wrong(bank_file: Path, monkeypatch: py
     assert "differ from plain decoding" in result.stderr
 
 
+def test_bench_puts_the_bank_beside_plain_decoding_and_transformers(bank_file: Path, prompt_file: Path) -> None:
+    words = (
+        "bench",
+        bank_file,
+        "--task",
+        prompt_file,
+        "--prompts",
+        3,
+        "--rounds",
+        1,
+        "--max-new-tokens",
+        16,
+        "--dtype",
+        "float32",
+    )
+    result = cli(*words, "--dtype", "float32", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    arms = {row["arm"] for row in document["bench"]}
+    assert arms == {"ar", "ar-again", "static", "ladder", "hysteresis", "generate", "prompt lookup"}
+    texts = {(row["prompt"], row["ids"]) for row in document["runs"]}
+    assert len(texts) == 3  # in float32 every arm writes the same
+    assert all(row["tokens_per_s"] > 0 for row in document["bench"])
+
+
 def test_show_tells_the_state_and_draws_a_tree(finished: Path, bank_file: Path) -> None:
     document = json.loads(cli("show", finished, "--json").stdout)
     assert {row["stage"] for row in document["stages"]} == {"search", "recalibrate", "time", "fit-thresholds"}

@@ -44,6 +44,14 @@ def test_one_seed_gives_one_text_whatever_the_tree(sampled: Path) -> None:
     assert text("--seed", 1) != text("--seed", 2)
 
 
+def test_bench_of_a_sampling_bank_has_only_arms_that_draw_its_text(sampled: Path) -> None:
+    result = cli("bench", sampled, "--prompts", 2, "--rounds", 1, "--max-new-tokens", 12, "--dtype", "float32", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert "generate" not in {row["arm"] for row in document["bench"]}
+    assert len({(row["prompt"], row["ids"]) for row in document["runs"]}) == 2
+
+
 def test_answers_end_at_a_stop_string(sampled: Path) -> None:
     words = ("decode", "--bank", sampled, "Hello", "--max-new-tokens", 40, "--json")
     whole = json.loads(cli(*words).stdout)["text"]

@@ -9,9 +9,9 @@ import hashlib
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,18 @@ class Arm:
 
     label: str
     topology: Topology
+
+
+class Run(NamedTuple):
+    """One generation: the new tokens, the target's steps, seconds before the first draft, seconds in all."""
+
+    tokens: list[int]
+    steps: int
+    prefill_seconds: float
+    seconds: float
+
+
+Runner = Callable[[Sequence[int], StopRule], Run]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +100,55 @@ def time_arms(
     """
     arms = [*arms, Arm(AR_AGAIN, Topology())]
     decoders = {arm.label: Decoder(target, drafter, [arm.topology], Static(0), rule=rule) for arm in arms}
-    done = {(row["arm"], row["prompt"], row["round"]) for row in rows}
     drafted = {row["arm"] for row in rows if "draft_seconds" in row}
-    warm: set[str] = set()
-    count = 0
-    for number in range(rounds):
-        for name, ids in prompts:
-            order = [arm.label for arm in arms]
-            random.Random(f"{seed}:{number}:{name}").shuffle(order)
-            for label in order:
-                count += 1
-                if (label, name, number) not in done:
-                    if label not in warm:
-                        journal.append(_run(decoders[label], label, name, ids, stop, -1))
-                        warm.add(label)
-                    rows.append(_run(decoders[label], label, name, ids, stop, number))
-                    journal.append(rows[-1])
-                if on_run:
-                    on_run(count)
+    runners = {label: decoder_runner(decoder) for label, decoder in decoders.items()}
+    interleave(runners, prompts, stop, rounds, seed, rows, journal, on_run)
     for arm in arms:
         if arm.label not in drafted and arm.label != AR_AGAIN:
             rows.append({"arm": arm.label, "prompt": "", "round": 0, "draft_seconds": draft_seconds(decoders[arm.label])})
             journal.append(rows[-1])
     return summarise(arms, rows, seed)
+
+
+def interleave(
+    runners: Mapping[str, Runner],
+    prompts: Sequence[tuple[str, Sequence[int]]],
+    stop: StopRule,
+    rounds: int,
+    seed: int,
+    rows: list[Row],
+    journal: Journal | None = None,
+    on_run: Callable[[int], None] | None = None,
+) -> None:
+    """Run every arm on every prompt in every round, in random order; adds to `rows` what they do not hold yet.
+
+    Every arm runs once unmeasured before it counts.
+
+    Args:
+        runners: arms by label; journal: where rows are kept, warm-ups too; on_run: called with the number of runs done.
+    """
+    done = {(row["arm"], row["prompt"], row["round"]) for row in rows}
+    warm: set[str] = set()
+    count = 0
+    for number in range(rounds):
+        for name, ids in prompts:
+            order = list(runners)
+            random.Random(f"{seed}:{number}:{name}").shuffle(order)
+            for label in order:
+                count += 1
+                if (label, name, number) not in done:
+                    if label not in warm:
+                        _keep(journal, _row(runners[label](ids, stop), label, name, -1))
+                        warm.add(label)
+                    rows.append(_row(runners[label](ids, stop), label, name, number))
+                    _keep(journal, rows[-1])
+                if on_run:
+                    on_run(count)
+
+
+def _keep(journal: Journal | None, row: Row) -> None:
+    if journal is not None:
+        journal.append(row)
 
 
 def draft_seconds(decoder: Decoder, repeats: int = _DRAFT_REPEATS) -> float:
@@ -121,9 +159,9 @@ def draft_seconds(decoder: Decoder, repeats: int = _DRAFT_REPEATS) -> float:
         root = decoder.dummy_root()
         times = []
         for _ in range(repeats + 2):
-            start = _clock(decoder.target.device)
+            start = clock(decoder.target.device)
             decoder.draft(root)
-            times.append(_clock(decoder.target.device) - start)
+            times.append(clock(decoder.target.device) - start)
     return statistics.median(times[2:])
 
 
@@ -172,27 +210,36 @@ def bootstrap_ratio(arm: dict[str, tuple[float, float]], base: dict[str, tuple[f
     return float(low), float(high)
 
 
-def _run(decoder: Decoder, label: str, name: str, ids: Sequence[int], stop: StopRule, number: int) -> Row:
-    device = decoder.target.device
-    start = _clock(device)
-    generation = decoder.begin(ids, stop)
-    prefilled = _clock(device)
-    steps: list[Step] = list(decoder.resume(generation))
-    end = _clock(device)
-    tokens = [token for step in steps for token in step.tokens]
+def decoder_runner(decoder: Decoder) -> Runner:
+    """Runs a decoder."""
+
+    def run(ids: Sequence[int], stop: StopRule) -> Run:
+        device = decoder.target.device
+        start = clock(device)
+        generation = decoder.begin(ids, stop)
+        prefilled = clock(device)
+        steps: list[Step] = list(decoder.resume(generation))
+        end = clock(device)
+        return Run([token for step in steps for token in step.tokens], len(steps), prefilled - start, end - start)
+
+    return run
+
+
+def _row(run: Run, label: str, name: str, number: int) -> Row:
     return {
         "arm": label,
         "prompt": name,
         "round": number,
-        "seconds": end - start,
-        "prefill_seconds": prefilled - start,
-        "tokens": len(tokens),
-        "steps": len(steps),
-        "ids": hashlib.sha256(repr(tokens).encode()).hexdigest()[:16],
+        "seconds": run.seconds,
+        "prefill_seconds": run.prefill_seconds,
+        "tokens": len(run.tokens),
+        "steps": run.steps,
+        "ids": hashlib.sha256(repr(run.tokens).encode()).hexdigest()[:16],
     }
 
 
-def _clock(device: torch.device) -> float:
+def clock(device: torch.device) -> float:
+    """Seconds, after everything that the device was told to do."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -1,0 +1,71 @@
+"""`bench`: a bank beside plain decoding and transformers' own ways, on the same prompts in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _options as opt
+from ._output import Column, Output, Table
+from ._session import load
+
+
+def bench(
+    bank: Annotated[Path, typer.Argument(help="bank.json of a run.", metavar="BANK")],
+    task: Annotated[str | None, typer.Option(help="Prompts to decode.", show_default="the bank's")] = None,
+    data: opt.Data = None,
+    prompts: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 8,
+    rounds: opt.Rounds = 2,
+    model: Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")] = None,
+    heads: Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")] = None,
+    max_new_tokens: opt.MaxNewTokens = 128,
+    seed: opt.Seed = 1,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Time the policies of a bank, plain decoding, the published tree and transformers, interleaved.
+
+    Example: entmtp bench outputs/mine/bank.json --task humaneval --prompts 20
+    """
+    from entmtp_calib.bank import load_bank
+    from entmtp_calib.calibrate.bench import bench_runners
+    from entmtp_calib.calibrate.prompts import load_prompts
+    from entmtp_calib.calibrate.timing import Arm, interleave, summarise
+    from entmtp_calib.engine.stopping import StopRule
+    from entmtp_calib.template import encode, template_about
+    from entmtp_calib.topology import Topology
+
+    screen = Output(json, quiet)
+    found = load_bank(bank)
+    chosen = load_prompts(task or found.task, data, prompts, seed).prompts
+    pair = load(screen, model or found.target["name"], heads or found.heads["name"], device, dtype)
+    style = found.template["style"]
+    assert pair.loaded is not None
+    found.check_fits(pair.target.identity, pair.loaded.identity, template_about(pair.tokenizer, style)["hash"])
+    texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, style)) for prompt in chosen]
+    runners = bench_runners(pair, found, seed)
+    rows: list[dict[str, Any]] = []
+    total = len(runners) * len(texts) * rounds
+    with screen.progress() as tick:
+        interleave(runners, texts, StopRule(pair.target.end_ids, max_new_tokens), rounds, seed, rows,
+                   on_run=lambda done: tick("bench", done, total))  # fmt: skip
+    timed = summarise([Arm(label, Topology()) for label in runners], rows, seed)
+    screen.table(_table(timed, len(texts), found.task if task is None else task))
+    screen.keep(runs=rows, max_new_tokens=max_new_tokens)
+    screen.finish("bench")
+
+
+def _table(timed: list[Any], prompts: int, task: str) -> Table:
+    rows = [
+        {"arm": arm.label, "tokens_per_s": arm.tokens_per_s, "tokens_per_step": arm.tokens_per_step, "speedup": arm.speedup,
+         "speedup_low": arm.speedup_low, "speedup_high": arm.speedup_high, "cv": arm.cv,
+         "interval": f"{arm.speedup_low:.2f}–{arm.speedup_high:.2f}"}
+        for arm in sorted(timed, key=lambda arm: -arm.tokens_per_s)
+    ]  # fmt: skip
+    columns = (Column("arm", "arm"), Column("tokens_per_s", "tokens/s", ".1f"), Column("tokens_per_step", "tokens/step", ".2f"),
+               Column("speedup", "× ar", ".2f"), Column("interval", "95 % interval"), Column("cv", "cv", ".1%"))  # fmt: skip
+    return Table("bench", f"Tokens per second on {prompts} prompts of {task}, prefill included, interleaved", columns, rows)
