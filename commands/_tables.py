@@ -71,18 +71,25 @@ def recalibration_table(recalibrated: Sequence[Any]) -> Table:
     return Table("recalibration", "Recalibration: mean accepted drafts per step, root excluded", columns, rows)
 
 
-def timing_table(timed: Sequence[Any]) -> Table:
-    """Every arm's speed."""
+def timing_table(timed: Sequence[Any], model: Mapping[str, float]) -> Table:
+    """Every arm's speed.
+
+    Args:
+        model: seconds per step by the cost model.
+    """
     rows = [
         {"arm": arm.label, "nodes": arm.topology.size, "tokens_per_step": arm.tokens_per_step,
-         "ms_per_step": 1e3 * arm.seconds_per_step, "draft_ms": 1e3 * arm.draft_seconds, "tokens_per_s": arm.tokens_per_s,
+         "ms_per_step": 1e3 * arm.seconds_per_step,
+         "model_ms": 1e3 * model[arm.label] if arm.label in model else None,
+         "draft_ms": 1e3 * arm.draft_seconds, "tokens_per_s": arm.tokens_per_s,
          "decode_tokens_per_s": arm.decode_tokens_per_s, "speedup": arm.speedup, "speedup_low": arm.speedup_low,
          "speedup_high": arm.speedup_high, "cv": arm.cv}
         for arm in timed
     ]  # fmt: skip
     shown = [row | {"interval": f"{row['speedup_low']:.2f}–{row['speedup_high']:.2f}"} for row in rows]
     columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_step", "tokens/step", ".2f"),
-               Column("ms_per_step", "ms/step", ".1f"), Column("draft_ms", "of it drafting", ".1f"),
+               Column("ms_per_step", "ms/step", ".1f"), Column("model_ms", "model", ".1f"),
+               Column("draft_ms", "of it drafting", ".1f"),
                Column("tokens_per_s", "tokens/s", ".1f"), Column("decode_tokens_per_s", "without prefill", ".1f"),
                Column("speedup", "× ar", ".2f"), Column("interval", "95 % interval"), Column("cv", "cv", ".1%"))  # fmt: skip
     return Table("timings", "Timing: end to end, prefill included, interleaved", columns, shown)

@@ -95,7 +95,7 @@ def run(
         screen.table(marked(recalibration_table(recalibrated), counts))
         screen.say("time: every arm on every prompt, interleaved")
         timed = calibration.time(rounds, time_prompts)
-        _report_timing(screen, timed, counts)
+        _report_timing(screen, calibration, timed, counts)
         screen.say("fit-thresholds: policies by replay")
         calibration.fit(signal, timed, recalibrated)
     _report_bank(screen, calibration)
@@ -190,7 +190,7 @@ def time(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         timed = calibration.time(rounds, prompts, fresh)
-    _report_timing(screen, timed, prompt_counts(screen, calibration, {"time": prompts}))
+    _report_timing(screen, calibration, timed, prompt_counts(screen, calibration, {"time": prompts}))
     screen.say(f"next: entmtp fit-thresholds {run_folder}")
     screen.finish("time")
 
@@ -223,10 +223,14 @@ def fit_thresholds(
     screen.finish("fit-thresholds")
 
 
-def _report_timing(screen: Output, timed: list[Any], counts: Mapping[str, int]) -> None:
+def _report_timing(screen: Output, calibration: Calibration, timed: list[Any], counts: Mapping[str, int]) -> None:
     from entmtp_calib.calibrate.timing import AR_AGAIN
 
-    screen.table(marked(timing_table(timed), counts))
+    model, error = calibration.step_costs()
+    screen.table(marked(timing_table(timed, model), counts))
+    screen.keep(cost_model_error=error)
+    if error == error:
+        screen.say(f"cost model (rows, levels, context): off by {error:.1%} on an arm that it has not seen")
     again = next(arm for arm in timed if arm.label == AR_AGAIN)
     screen.say(
         f"A/A check: plain decoding against itself gives {again.speedup:.3f} ({again.speedup_low:.3f}–{again.speedup_high:.3f})"

@@ -12,6 +12,7 @@ from typing import Any
 
 from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
+from entmtp_calib.calibrate.cost_model import error_on_unseen, modelled
 from entmtp_calib.calibrate.farm import Farm
 from entmtp_calib.calibrate.fitting import Fitted, fit_measured, fit_policies, make_bank
 from entmtp_calib.calibrate.generalisation import Generalisation, generalisation
@@ -163,6 +164,14 @@ class Calibration:
             self.pair.target, self.pair.heads, arms, chosen, self.stop, rounds, self.config.seed, journal, rows,
             lambda done: self.tick("time", done, total), self.config.rule,
         )  # fmt: skip
+
+    def step_costs(self) -> tuple[dict[str, float], float]:
+        """Seconds per step of every timed arm by the cost model, and the model's mean relative error on an arm left out."""
+        rows = Journal(self.run.file("timings.jsonl")).rows()[1:]  # the first line has the options of the stage
+        trees = {AR: Topology()} | {candidate.label: candidate.topology for candidate in self.candidates()}
+        if not all("prompt_tokens" in row for row in rows if "seconds" in row):  # timed by an earlier version
+            return {}, float("nan")
+        return modelled(rows, trees), error_on_unseen(rows, trees)
 
     def fit(self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated]) -> Fitted:
         """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`."""

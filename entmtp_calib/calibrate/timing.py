@@ -138,9 +138,9 @@ def interleave(
                 count += 1
                 if (label, name, number) not in done:
                     if label not in warm:
-                        _keep(journal, _row(runners[label](ids, stop), label, name, -1))
+                        _keep(journal, _row(runners[label](ids, stop), label, name, -1, len(ids)))
                         warm.add(label)
-                    rows.append(_row(runners[label](ids, stop), label, name, number))
+                    rows.append(_row(runners[label](ids, stop), label, name, number, len(ids)))
                     _keep(journal, rows[-1])
                 if on_run:
                     on_run(count)
@@ -225,11 +225,12 @@ def decoder_runner(decoder: Decoder) -> Runner:
     return run
 
 
-def _row(run: Run, label: str, name: str, number: int) -> Row:
+def _row(run: Run, label: str, name: str, number: int, prompt_tokens: int) -> Row:
     return {
         "arm": label,
         "prompt": name,
         "round": number,
+        "prompt_tokens": prompt_tokens,
         "seconds": run.seconds,
         "prefill_seconds": run.prefill_seconds,
         "tokens": len(run.tokens),
