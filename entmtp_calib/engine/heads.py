@@ -8,12 +8,14 @@ acceptance.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from entmtp_calib.engine.kv_cache import KVCache
+from entmtp_calib.engine.packing import can_pack, pack, pack_linears, packed_linear
 from entmtp_calib.engine.prefix import PrefixLayer, PrefixShape
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError
@@ -79,6 +81,7 @@ class DraftHeads(nn.Module):
         self.register_buffer("draft_ids", torch.zeros(shape.vocabulary, dtype=torch.long) if shape.reduced else None)
         self._embedding: Tensor | None = None
         self._borrowed: tuple[Tensor, Tensor | None] | None = None
+        self._packed: Any = None
 
     @property
     def depth(self) -> int:
@@ -133,6 +136,14 @@ class DraftHeads(nn.Module):
             self._borrowed = (borrowed[0], borrowed[1])
         return self
 
+    def pack(self) -> DraftHeads:
+        """Pack the weights for decoding, where the CPU gains by it; bound heads only, and for good."""
+        weight = self._borrowed[0] if self._borrowed is not None else None
+        if self._embedding is not None and can_pack(self._embedding.device, self._embedding.dtype):
+            pack_linears(self)
+            self._packed = None if weight is None else pack(weight)
+        return self
+
     def new_memory(self, capacity: int) -> KVCache | None:
         """What `read` keeps of a text of at most `capacity` tokens; None for heads that look at one state alone."""
         return None if self.prefix is None else KVCache(1, capacity)
@@ -175,6 +186,8 @@ class DraftHeads(nn.Module):
     def logits(self, level: int, context: Tensor) -> Tensor:
         """Logits of head `level` over its vocabulary, `[rows, vocabulary]`."""
         states = self.states(level, context)
+        if self._packed is not None and self._borrowed is not None:
+            return packed_linear(states, self._packed, self._borrowed[1])
         if self._borrowed is not None:
             return F.linear(states, *self._borrowed)
         return self.lm_heads[level if self.shape.lm_heads == "own" else 0](states)

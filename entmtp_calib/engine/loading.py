@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from entmtp_calib.engine.attention import adopt
+from entmtp_calib.engine.packing import can_pack, pack_linears
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
 
@@ -201,7 +202,11 @@ def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, 
     if placement.device.type == "cpu":
         adopt(model)
     ends = end_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
-    return Target(model, ends, name, _identity(model)), tokenizer
+    identity = _identity(model)
+    if can_pack(placement.device, placement.dtype):
+        read_elsewhere = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+        pack_linears(model.requires_grad_(False), read_elsewhere)
+    return Target(model, ends, name, identity), tokenizer
 
 
 def end_token_ids(*sources: Any) -> frozenset[int]:

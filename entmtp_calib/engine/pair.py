@@ -55,7 +55,7 @@ def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
     check_tree_attention(target, _enough(texts, target.vocab_size))
     if loaded is None:
         return Pair(target, tokenizer, placement, None, None)
-    loaded.heads.bind(target)
+    loaded.heads.bind(target).pack()
     sanity = check_heads(target, loaded.heads, texts)
     foreign = (_foreign(loaded, target, sanity),) if loaded.base and loaded.base != target.identity else ()
     return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target)), foreign)
