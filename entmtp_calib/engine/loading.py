@@ -89,6 +89,11 @@ def load_target(name: str, placement: Placement) -> tuple[Target, Any]:
     return _load_folder(folder, name, placement)
 
 
+def wants_packing() -> bool:
+    """Whether weights may be packed: yes, but for `ENTMTP_PACK=0`."""
+    return os.environ.get("ENTMTP_PACK") != "0"
+
+
 def cache_root() -> Path:
     """Where unpacked models are kept: `ENTMTP_CACHE`, else `~/.cache/entmtp`."""
     return Path(os.environ.get("ENTMTP_CACHE") or Path.home() / ".cache" / "entmtp")
@@ -203,7 +208,7 @@ def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, 
         adopt(model)
     ends = end_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
     identity = _identity(model)
-    if can_pack(placement.device, placement.dtype):
+    if wants_packing() and can_pack(placement.device, placement.dtype):
         read_elsewhere = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
         pack_linears(model.requires_grad_(False), read_elsewhere)
     return Target(model, ends, name, identity), tokenizer

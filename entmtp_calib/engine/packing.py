@@ -7,7 +7,6 @@ layer, nothing is packed. Knows modules only.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -19,8 +18,8 @@ _BOUND = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this machine packs weights of this kind; `ENTMTP_PACK=0` turns it off."""
-    if device.type != "cpu" or dtype not in _BOUND or os.environ.get("ENTMTP_PACK") == "0":
+    """Whether this machine packs weights of this kind."""
+    if device.type != "cpu" or dtype not in _BOUND:
         return False
     if not torch.backends.mkldnn.is_available():
         return False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entmtp_calib.engine.head_files import LoadedHeads, load_heads
-from entmtp_calib.engine.loading import Placement, load_target
+from entmtp_calib.engine.loading import Placement, load_target, wants_packing
 from entmtp_calib.engine.selftest import HeadSanity, check_heads, check_tree_attention
 from entmtp_calib.engine.target import Target
 from entmtp_calib.template import encode
@@ -55,7 +55,9 @@ def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
     check_tree_attention(target, _enough(texts, target.vocab_size))
     if loaded is None:
         return Pair(target, tokenizer, placement, None, None)
-    loaded.heads.bind(target).pack()
+    loaded.heads.bind(target)
+    if wants_packing():
+        loaded.heads.pack()
     sanity = check_heads(target, loaded.heads, texts)
     foreign = (_foreign(loaded, target, sanity),) if loaded.base and loaded.base != target.identity else ()
     return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target)), foreign)
