@@ -61,13 +61,14 @@ def recalibration_table(recalibrated: Sequence[Any]) -> Table:
     rows = [
         {"tree": item.candidate.label, "nodes": item.candidate.topology.size, "depth": item.candidate.topology.depth,
          "searched": item.candidate.searched, "same_prompts": item.same_prompts, "bias": item.bias,
-         "mean_accept": item.mean_accept, "prompt_mean": item.prompt_mean, "steps": item.steps, "near_ties": item.near_ties}
+         "mean_accept": item.mean_accept, "prompt_mean": item.prompt_mean, "steps": item.steps, "near_ties": item.near_ties,
+         "looped": item.looped}
         for item in recalibrated
     ]  # fmt: skip
     columns = (Column("tree", "tree"), Column("nodes", "nodes"), Column("searched", "search, biased", ".3f"),
                Column("same_prompts", "own steps, search prompts", ".3f"), Column("bias", "bias", "+.1%"),
                Column("mean_accept", "own rollout, new prompts", ".3f"), Column("prompt_mean", "mean of prompts", ".3f"),
-               Column("steps", "steps"), Column("near_ties", "near ties"))  # fmt: skip
+               Column("steps", "steps"), Column("near_ties", "near ties"), Column("looped", "in loops", ".0%"))  # fmt: skip
     return Table("recalibration", "Recalibration: mean accepted drafts per step, root excluded", columns, rows)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from entmtp_calib.calibrate.candidates import Candidate
 from entmtp_calib.calibrate.farm import Farm, Work
+from entmtp_calib.calibrate.loops import looped_tokens
 from entmtp_calib.engine.acceptance import GREEDY, Rule
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.drafter import Drafter
@@ -37,7 +38,8 @@ class Recalibrated:
 
     same_prompts: mean accept on the search prompts, at the steps of the tree's own rollouts (by replay where that is exact);
     mean_accept: pooled, on new prompts; prompt_mean: mean over these of the mean accept of each; near_ties: steps where rollout
-    and replay differ because two logits are closer than the arithmetic can tell.
+    and replay differ because two logits are closer than the arithmetic can tell; looped: share of the tokens that stand in
+    pieces repeated again and again, which any tree guesses.
     """
 
     candidate: Candidate
@@ -46,6 +48,7 @@ class Recalibrated:
     prompt_mean: float
     steps: int
     near_ties: int
+    looped: float = 0.0
 
     @property
     def bias(self) -> float:
@@ -129,10 +132,11 @@ def rollout_work(
 def _rollout(decoder: Decoder, label: str, name: str, ids: Sequence[int], stop: StopRule, traces: dict[bytes, Trace]) -> Row:
     steps = list(decoder.steps(ids, stop))
     accepted = [step.accepted for step in steps]
-    row = {"tree": label, "prompt": name, "steps": len(steps), "accepted": sum(accepted), "near_ties": 0}
+    text = [token for step in steps for token in step.tokens]
+    row = {"tree": label, "prompt": name, "steps": len(steps), "accepted": sum(accepted), "tokens": len(text),
+           "looped": looped_tokens(text), "near_ties": 0}  # fmt: skip
     if not decoder.rule.lossless:  # the text depends on the tree, so there is nothing to replay
         return row
-    text = [token for step in steps for token in step.tokens]
     key = np.asarray([*ids, -1, *text]).tobytes()
     if key not in traces:  # trees write the same text but for near ties
         assert decoder.drafter is not None
@@ -184,6 +188,7 @@ def _summary(candidate: Candidate, rows: list[Row], seen: list[Row]) -> Recalibr
         float(np.mean([row["accepted"] / row["steps"] for row in rows])),
         sum(row["steps"] for row in rows),
         sum(row["near_ties"] for row in rows),
+        sum(row.get("looped", 0) for row in rows) / max(1, sum(row.get("tokens", 0) for row in rows)),
     )
 
 
