@@ -163,6 +163,8 @@ def test_bench_puts_the_bank_beside_plain_decoding_and_transformers(bank_file: P
     texts = {(row["prompt"], row["ids"]) for row in document["runs"]}
     assert len(texts) == 3  # in float32 every arm writes the same
     assert all(row["tokens_per_s"] > 0 for row in document["bench"])
+    steps = {row["arm"]: row["tokens_per_step"] for row in document["bench"]}
+    assert (steps["ar"], steps["generate"]) == (1.0, None)  # how often transformers ran the model is not known
 
 
 def test_show_tells_the_state_and_draws_a_tree(finished: Path, bank_file: Path) -> None:

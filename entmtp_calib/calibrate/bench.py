@@ -69,7 +69,7 @@ def generate_runner(target: Target, **more: Any) -> Runner:
             )
             seconds = clock(target.device) - start
         tokens = out[0, len(ids) :].tolist()
-        return Run(tokens, len(tokens), 0.0, seconds)
+        return Run(tokens, 0, 0.0, seconds)
 
     return run
 

@@ -41,7 +41,7 @@ class Arm:
 
 
 class Run(NamedTuple):
-    """One generation: the new tokens, the target's steps, seconds before the first draft, seconds in all."""
+    """One generation: the new tokens, the target's steps (0 if unknown), seconds before the first draft, seconds in all."""
 
     tokens: list[int]
     steps: int
@@ -176,7 +176,7 @@ def summarise(arms: Sequence[Arm], rows: Sequence[Row], seed: int) -> list[Timed
         _check_ids(own)
         tokens, seconds = sum(r["tokens"] for r in own), sum(r["seconds"] for r in own)
         decode = sum(r["seconds"] - r["prefill_seconds"] for r in own)
-        steps = sum(r["steps"] for r in own)
+        steps = sum(r["steps"] for r in own) or float("nan")  # what is not ours does not count its steps
         low, high = bootstrap_ratio(_by_prompt(runs, arm.label), base, seed)
         timed.append(
             Timed(
