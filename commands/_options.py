@@ -67,3 +67,7 @@ Schedule = Annotated[
     str, typer.Option(help="Search from one trace (exact only), or by joint rollouts: paper (one a node) or joint (few).")
 ]
 Preset = Annotated[str | None, typer.Option(help="paper: all settings of the paper's search.", show_default="none")]
+BankFile = Annotated[Path, typer.Argument(help="bank.json of a run.", metavar="BANK")]
+BankTask = Annotated[str | None, typer.Option(help="Prompts to decode.", show_default="the bank's")]
+BankModel = Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")]
+BankHeads = Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")]

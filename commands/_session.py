@@ -15,6 +15,7 @@ from ._output import Output
 from ._tables import prompts_table
 
 if TYPE_CHECKING:
+    from entmtp_calib.bank import TopologyBank
     from entmtp_calib.calibrate.pipeline import Calibration
     from entmtp_calib.calibrate.splits import Report, RunConfig, Splits
     from entmtp_calib.engine.pair import Pair
@@ -40,6 +41,21 @@ def load(out: Output, model: str, heads: str | None, device: str, dtype: str) ->
     if pair.sanity:
         rates = ", ".join(f"{rate:.0%}" for rate in pair.sanity.top10)
         out.say(f"self-tests passed; true token among a head's first ten guesses: {rates} (chance {pair.sanity.chance:.2%})")
+    return pair
+
+
+def load_of_bank(out: Output, bank: TopologyBank, model: str | None, heads: str | None, device: str, dtype: str) -> Pair:
+    """Load what a bank was made for, under the bank's names or others, and check that it is that.
+
+    Raises:
+        ArtefactError: another model, other heads or another template.
+    """
+    from entmtp_calib.template import template_about
+
+    pair = load(out, model or bank.target["name"], heads or bank.heads["name"], device, dtype)
+    assert pair.loaded is not None
+    template = template_about(pair.tokenizer, bank.template["style"])
+    bank.check_fits(pair.target.identity, pair.loaded.identity, template["hash"])
     return pair
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import _options as opt
 from ._output import Column, Output, Table
-from ._session import load
+from ._session import load_of_bank
 
 
 def verify(
-    bank: Annotated[Path, typer.Argument(help="bank.json of a run.", metavar="BANK")],
-    task: Annotated[str | None, typer.Option(help="Prompts to decode.", show_default="the bank's")] = None,
+    bank: opt.BankFile,
+    task: opt.BankTask = None,
     data: opt.Data = None,
     prompts: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 3,
-    model: Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")] = None,
-    heads: Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")] = None,
+    model: opt.BankModel = None,
+    heads: opt.BankHeads = None,
     max_new_tokens: opt.MaxNewTokens = 64,
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
@@ -38,7 +37,7 @@ def verify(
     from entmtp_calib.engine.decoder import autoregressive
     from entmtp_calib.engine.stopping import StopRule
     from entmtp_calib.errors import CheckFailed, UsageError
-    from entmtp_calib.template import encode, template_about
+    from entmtp_calib.template import encode
 
     screen = Output(json, quiet)
     found = load_bank(bank)
@@ -47,10 +46,8 @@ def verify(
             f"the bank has {found.acceptance['rule']} acceptance, which is not lossless.", "There is no text to verify."
         )
     chosen = load_prompts(task or found.task, data, prompts, seed).prompts
-    pair = load(screen, model or found.target["name"], heads or found.heads["name"], device, dtype)
+    pair = load_of_bank(screen, found, model, heads, device, dtype)
     style = found.template["style"]
-    assert pair.loaded is not None
-    found.check_fits(pair.target.identity, pair.loaded.identity, template_about(pair.tokenizer, style)["hash"])
     stop = StopRule(pair.target.end_ids, max_new_tokens)
     texts = [encode(prompt.messages, pair.tokenizer, style) for prompt in chosen]
     rule = rule_from(found.acceptance, seed)

@@ -13,7 +13,7 @@ import typer
 
 from . import _options as opt
 from ._output import Output
-from ._session import load
+from ._session import load_of_bank
 
 
 def decode(
@@ -23,8 +23,8 @@ def decode(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file, byte for byte.", show_default="none")] = None,
     policy: Annotated[str, typer.Option(help="auto (what the bank recommends), static, ladder, hysteresis, or ar.")] = "auto",
-    model: Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")] = None,
-    heads: Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")] = None,
+    model: opt.BankModel = None,
+    heads: opt.BankHeads = None,
     max_new_tokens: opt.MaxNewTokens = 256,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a bank timed on another machine or dtype.", show_default="off")
@@ -52,7 +52,7 @@ def decode(
         raise UsageError(f"--max-new-tokens is {max_new_tokens}.", "Ask for at least 1.")
     if policy != "ar":
         found.policy(policy)  # a typo should not cost a model's loading time
-    pair = load(screen, model or found.target["name"], heads or found.heads["name"], device, dtype)
+    pair = load_of_bank(screen, found, model, heads, device, dtype)
     ids = _fit_bank(screen, found, pair, text, strict)
     steps = _steps(pair, found, policy, ids, (max_new_tokens, tuple(stop or ())), seed)
     _stream(screen, pair, found, policy, steps, len(ids))
@@ -76,21 +76,18 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def _fit_bank(screen: Output, bank: Any, pair: Any, text: str, strict: bool) -> list[int]:
-    """Check that the bank belongs to what was loaded, and encode the prompt as the bank's prompts were."""
+    """Say where the bank's timings may not hold, and encode the prompt as the bank's prompts were."""
     from entmtp_calib.errors import ArtefactError
     from entmtp_calib.provenance import machine
-    from entmtp_calib.template import encode, template_about
+    from entmtp_calib.template import encode
 
-    style = bank.template["style"]
-    template = template_about(pair.tokenizer, style)
-    bank.check_fits(pair.target.identity, pair.loaded.identity, template["hash"])
     here = {"cpu": machine()["cpu"], "device": str(pair.target.device), "dtype": pair.placement.dtype_name}
     other = [f"{name} {bank.measured.get(name)}" for name, value in here.items() if bank.measured.get(name) != value]
     if other and strict:
         raise ArtefactError(f"the bank was timed elsewhere ({', '.join(other)}).", "Time it here, or leave out --strict.")
     if other:
         screen.warn(f"the bank was timed elsewhere ({', '.join(other)}): its trees hold, its choice among them may not")
-    return encode([("user", text)], pair.tokenizer, style)
+    return encode([("user", text)], pair.tokenizer, bank.template["style"])
 
 
 def _steps(pair: Any, bank: Any, policy: str, ids: list[int], limits: tuple[int, tuple[str, ...]], seed: int) -> Any:

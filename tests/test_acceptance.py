@@ -144,9 +144,9 @@ def test_typical_acceptance_is_the_published_formula() -> None:
         deepest = max(len(node) for node in good)
         wanted = max((node for node in good if len(node) == deepest), key=lambda node: good[node])
         several += sum(len(node) == deepest for node in good) > 1
-        right = rule.right(layout, tokens, logits, rule.choose(layout, logits, 0))
+        right, score = rule.judge(layout, tokens, logits, rule.choose(layout, logits, 0))
         assert {nodes[row] for row in closure(layout, right).nonzero()[:, 0].tolist()} == set(good)
-        found = accept(layout, right, rule.score(layout, tokens, logits))
+        found = accept(layout, right, score)
         assert (nodes[int(found.row)], int(found.length)) == (wanted, deepest)
     assert several > 5
 

@@ -91,6 +91,16 @@ def read_shard(path: Path) -> list[Text]:
     return [Text(prompt, text) for prompt, text in zip(prompts, written, strict=True)]
 
 
+def shard_arrays(texts: Sequence[Text]) -> dict[str, np.ndarray]:
+    """What `read_shard` reads, for a file that may hold more."""
+    return {
+        "prompts": np.concatenate([text.prompt for text in texts]).astype(np.uint32),
+        "prompt_lengths": np.asarray([len(text.prompt) for text in texts], np.uint32),
+        "written": np.concatenate([text.written for text in texts]).astype(np.uint32),
+        "written_lengths": np.asarray([len(text.written) for text in texts], np.uint32),
+    }
+
+
 def _known(folder: Path, stop: StopRule, manner: tuple[float, ...]) -> dict[bytes, np.ndarray]:
     """Texts that the folder holds, by their prompts."""
     known: dict[bytes, np.ndarray] = {}
@@ -111,13 +121,7 @@ def _write_shard(
     seeds = [int.from_bytes(_key([prompts[index]], stop, (seed,))[:7]) for index in missing]
     for number, text in write(target, [prompts[index] for index in missing], stop, batch, Exact(temperature), seeds):
         known[places[missing[number]]] = np.asarray(text, np.int64)
-    written = [known[place] for place in places]
-    return {
-        "prompts": np.concatenate([np.asarray(prompt, np.uint32) for prompt in prompts]),
-        "prompt_lengths": np.asarray([len(prompt) for prompt in prompts], np.uint32),
-        "written": np.concatenate([text.astype(np.uint32) for text in written]),
-        "written_lengths": np.asarray([len(text) for text in written], np.uint32),
-    }
+    return shard_arrays([Text(np.asarray(prompt, np.int64), known[place]) for prompt, place in zip(prompts, places, strict=True)])
 
 
 def _key(prompts: Sequence[Sequence[int]], stop: StopRule, more: tuple[float, ...]) -> bytes:

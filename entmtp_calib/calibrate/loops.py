@@ -1,4 +1,4 @@
-"""Texts that repeat themselves: they are easy to guess and make every tree look good.
+"""Texts that repeat themselves: their acceptance says little about other text, whether it is high or low.
 
 Numpy only; knows token ids and nothing of trees.
 """

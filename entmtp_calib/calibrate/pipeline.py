@@ -62,6 +62,7 @@ class Calibration:
         self._load_pair, self._load_prompts = pair, prompts
         self._pair: Pair | None = None
         self._splits: Splits | None = None
+        self._traces: dict[str, list[Trace]] = {}
         self.tick = tick
 
     @property
@@ -121,12 +122,15 @@ class Calibration:
 
     def traces(self, part: str) -> list[Trace]:
         """Traces of one part of the prompts, written where they are missing; of greedy texts where the rule is not exact."""
+        if part in self._traces:
+            return self._traces[part]
         prompts: Encoded = getattr(self.splits, part)
         folder = self.run.file(f"rollouts/{part}")
-        return self_rollout(
+        self._traces[part] = self_rollout(
             self.pair.target, self.pair.heads, prompts, self.stop, folder,
             lambda done: self.tick(f"self-rollout ({part})", done, len(prompts)), exact_rule(self.config), self.farm,
         )  # fmt: skip
+        return self._traces[part]
 
     def recalibrate(self, trees: int, prompts: int, fresh: bool = False) -> list[Recalibrated]:
         """Run every candidate tree by itself on prompts that search did not see."""

@@ -39,7 +39,7 @@ class Recalibrated:
     same_prompts: mean accept on the search prompts, at the steps of the tree's own rollouts (by replay where that is exact);
     mean_accept: pooled, on new prompts; prompt_mean: mean over these of the mean accept of each; near_ties: steps where rollout
     and replay differ because two logits are closer than the arithmetic can tell; looped: share of the tokens that stand in
-    pieces repeated again and again, which any tree guesses.
+    pieces repeated again and again.
     """
 
     candidate: Candidate

@@ -7,13 +7,13 @@ like distilled text. Knows prompts and token ids; nothing of heads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from entmtp_calib.calibrate.distill import SHARD_PROMPTS, Text
+from entmtp_calib.calibrate.distill import SHARD_PROMPTS, Text, shard_arrays
 from entmtp_calib.calibrate.prompts import Prompt
 from entmtp_calib.storage import load_arrays, save_arrays
 from entmtp_calib.template import encode
@@ -40,7 +40,7 @@ def conversations(prompts: Sequence[Prompt], tokenizer: Any, max_prompt: int, ma
             yield Text(np.asarray(first, np.int64), np.asarray(whole[len(first) : len(first) + max_tokens], np.int64))
 
 
-def keep(texts: Sequence[Text], folder: Path, on_shard: Callable[[int], None] | None = None) -> list[Path]:
+def keep(texts: Sequence[Text], folder: Path) -> list[Path]:
     """Write texts as shards, those that are there already left alone; returns the shards in order."""
     paths = []
     for start in range(0, len(texts), SHARD_PROMPTS):
@@ -48,12 +48,6 @@ def keep(texts: Sequence[Text], folder: Path, on_shard: Callable[[int], None] | 
         path = folder / f"{start // SHARD_PROMPTS:05d}.npz"
         key = hashlib.sha256(b"".join(part.tobytes() + b"|" for text in members for part in (text.prompt, text.written))).digest()
         if not path.exists() or load_arrays(path, "shard of recorded text")["key"].tobytes() != key:
-            parts = {"prompts": [text.prompt for text in members], "written": [text.written for text in members]}
-            arrays = {name: np.concatenate(values).astype(np.uint32) for name, values in parts.items()}
-            lengths = {"prompt_lengths": parts["prompts"], "written_lengths": parts["written"]}
-            arrays |= {name: np.asarray([len(value) for value in values], np.uint32) for name, values in lengths.items()}
-            save_arrays(path, arrays | {"key": np.frombuffer(key, np.uint8)})
+            save_arrays(path, shard_arrays(members) | {"key": np.frombuffer(key, np.uint8)})
         paths.append(path)
-        if on_shard:
-            on_shard(len(paths))
     return paths

@@ -100,7 +100,7 @@ def train(
         if on_step:
             on_step(step + 1, [loss.item() for loss in losses])
     heads.requires_grad_(False)
-    return _resume(heads, optimiser, checkpoint)[1]
+    return time.perf_counter() - clock
 
 
 def schedule(sizes: Sequence[int], lengths: Sequence[int], batch: int, seed: int) -> Iterator[list[int]]:

