@@ -18,7 +18,6 @@ from entmtp_calib.calibrate.thresholds import (
     fit_hysteresis,
     fit_ladder,
     gain,
-    hull,
     oracle_tokens_per_s,
     replayed_rates,
 )
@@ -29,10 +28,6 @@ from entmtp_calib.topology import Topology, chain
 
 BANK = [Topology(), chain(4)]
 COSTS = Costs(alone=(1.0, 1.6), draft=(0.0, 0.1), shared=0.1)
-
-
-def rates(arms: list[Timed]) -> dict[str, float]:
-    return {arm.label: arm.tokens_per_s for arm in arms}
 
 
 def timed(label: str, topology: Topology, rate: float) -> Timed:
@@ -57,25 +52,6 @@ def noisy(seed: int) -> tuple[Replayer, Costs]:
     texts = [random_trace(rng, rng.randrange(5, 50)) for _ in range(5)]
     alone = tuple(1 + 0.02 * tree.size * rng.random() for tree in trees)
     return Replayer(trees, texts, "base_top1"), Costs(alone, (0.0,) * 4, 0.0)
-
-
-def test_the_hull_keeps_exactly_what_is_faster_than_every_smaller_tree() -> None:
-    rng = random.Random(0)
-    for _ in range(50):
-        sizes = [0, *rng.sample(range(1, 30), 6)]
-        arms = [timed(f"n{size}", random_tree(rng, size), float(rng.randrange(8))) for size in sizes]
-        rng.shuffle(arms)
-        wanted = [arm for arm in arms if not arm.topology.size
-                  or all(arm.tokens_per_s > o.tokens_per_s for o in arms if o.topology.size < arm.topology.size)]  # fmt: skip
-        assert hull(arms, rates(arms)) == sorted(wanted, key=lambda arm: arm.topology.size)
-
-
-def test_plain_decoding_always_stays_and_equal_speed_adds_nothing() -> None:
-    plain, small, large = timed("ar", Topology(), 50.0), timed("n1", chain(1), 40.0), timed("n4", chain(4), 50.0)
-    assert hull([large, small, plain], rates([large, small, plain])) == [plain]
-    assert hull([plain], rates([plain])) == [plain]
-    more = [small, timed("n2", chain(2), 40.0), timed("n3", chain(3), 41.0), plain]
-    assert hull(more, rates(more))[0] is plain
 
 
 def test_rates_are_replayed_tokens_per_step_over_measured_seconds() -> None:

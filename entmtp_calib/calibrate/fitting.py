@@ -11,6 +11,7 @@ from math import isnan, nan
 from typing import Any
 
 from entmtp_calib.bank import BankTree, TopologyBank
+from entmtp_calib.calibrate.bank_rules import hull
 from entmtp_calib.calibrate.recalibrate import Recalibrated
 from entmtp_calib.calibrate.thresholds import (
     Costs,
@@ -22,7 +23,6 @@ from entmtp_calib.calibrate.thresholds import (
     fit_hysteresis,
     fit_ladder,
     gain,
-    hull,
     oracle_tokens_per_s,
 )  # fmt: skip
 from entmtp_calib.calibrate.timing import Timed

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from entmtp_calib.calibrate.bank_rules import hull
 from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
 from entmtp_calib.calibrate.cost_model import error_on_unseen, modelled
@@ -21,7 +22,7 @@ from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate, rollou
 from entmtp_calib.calibrate.rollout import self_rollout, trace_work
 from entmtp_calib.calibrate.search import Frontier, Growth, frontier_from_json, search
 from entmtp_calib.calibrate.splits import Encoded, Report, RunConfig, Splits
-from entmtp_calib.calibrate.thresholds import Costs, hull, replayed_rates
+from entmtp_calib.calibrate.thresholds import Costs, replayed_rates
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Timed, draft_seconds, time_arms
 from entmtp_calib.engine.acceptance import GREEDY, Exact
 from entmtp_calib.engine.decoder import Decoder

@@ -7,7 +7,7 @@ only; runs no model.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,21 +73,6 @@ class Gain:
     def measurable(self) -> bool:
         """Whether the interval lies above 1."""
         return self.low > 1.0
-
-
-def hull(timed: Sequence[Timed], rates: Mapping[str, float]) -> list[Timed]:
-    """The throughput-Pareto bank: a tree stays only if it is faster than every smaller one (EntMTP, section 3.2).
-
-    Plain decoding, the smallest, always stays.
-
-    Args:
-        rates: tokens per second of every arm, by label.
-    """
-    kept: list[Timed] = []
-    for arm in sorted(timed, key=lambda arm: (arm.topology.size, arm.topology.depth, arm.label)):
-        if not kept or rates[arm.label] > max(rates[other.label] for other in kept):
-            kept.append(arm)
-    return kept
 
 
 def replayed_rates(timed: Sequence[Timed], traces: Sequence[Trace]) -> dict[str, float]:
