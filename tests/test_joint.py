@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import VOCAB, plain, random_tree
+from torch.distributed import HashStore
 
-from entmtp_calib.calibrate.joint_search import JointEvidence, grow_jointly, joint_rollout
+from entmtp_calib.calibrate.farm import Farm
+from entmtp_calib.calibrate.joint_search import JointEvidence, grow_jointly, joint_rollout, joint_work
 from entmtp_calib.calibrate.search import grow
 from entmtp_calib.engine.acceptance import GREEDY, Rule, Typical
 from entmtp_calib.engine.decoder import Decoder
@@ -128,12 +131,36 @@ def test_evidence_is_kept_batch_by_batch_and_taken_from_there(
     files = sorted(tmp_path.iterdir())
     assert len(files) == 3
     count, before = forwards(), [path.stat().st_mtime_ns for path in files]
+    wanted = files[1].read_bytes()
     files[1].unlink()
     again, forwards = joint_rollout(target, heads, PROMPTS, stop, GREEDY, tmp_path)
     assert np.array_equal(again(joint, current).accepted, first.accepted)
     assert forwards() == count
+    assert files[1].read_bytes() == wanted
     after = [path.stat().st_mtime_ns for path in files]
     assert (after[0], after[2]) == (before[0], before[2])
     assert after[1] != before[1]
     steps = len(first.accepted)
     assert steps <= count <= steps + len(PROMPTS)
+
+
+def test_two_processes_write_the_evidence_of_one(
+    target: Target, heads: DraftHeads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("entmtp_calib.calibrate.joint_search.BATCH", 3)
+    stop, rule, trees = StopRule(frozenset(), 12), Typical(1.0, 0.001, 0.3), (published_default(), chain(2))
+    store = HashStore()
+    works = {"joint": joint_work(target, heads, PROMPTS, stop, rule)}
+    worker = threading.Thread(target=Farm(1, 2, store).serve, args=(works,), daemon=True)
+    worker.start()
+    farm, told = Farm(0, 2, store), list[int]()
+    run, forwards = joint_rollout(target, heads, PROMPTS, stop, rule, tmp_path / "two", told.append, farm)
+    shared = run(*trees)
+    farm.close()
+    worker.join(5)
+    alone, count = joint_rollout(target, heads, PROMPTS, stop, rule, tmp_path / "one")
+    assert np.array_equal(shared.accepted, alone(*trees).accepted)
+    assert forwards() == count()
+    assert told == [3, 6, 9, 12, 14]
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
+    assert one == two

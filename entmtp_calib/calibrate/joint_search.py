@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from entmtp_calib.calibrate.farm import Farm, Work
 from entmtp_calib.calibrate.rollout import BATCH
 from entmtp_calib.calibrate.search import Growth
 from entmtp_calib.engine.acceptance import Rule
@@ -21,8 +23,8 @@ from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.joint import JointDecoder
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
-from entmtp_calib.storage import digest, load_arrays, save_arrays
-from entmtp_calib.topology import Node, Topology, tie_break
+from entmtp_calib.storage import arrays_bytes, digest, load_arrays, write_atomically
+from entmtp_calib.topology import Node, Topology, from_lists, tie_break
 
 SCHEDULES = ("trace", "paper", "joint")
 
@@ -50,35 +52,54 @@ def joint_rollout(
     rule: Rule,
     folder: Path,
     on_prompt: Callable[[int], None] | None = None,
+    farm: Farm | None = None,
 ) -> tuple[Rollout, Callable[[], int]]:
     """A rollout over some prompts whose evidence is kept in a folder, batch by batch, and taken from there.
+
+    Args:
+        farm: processes that share the work, which they know as "joint".
 
     Returns:
         The rollout, and a function that says how many forwards of the target all its evidence took.
     """
     forwards: dict[Path, int] = {}
+    work = joint_work(target, drafter, prompts, stop, rule)
 
     def run(joint: Topology, current: Topology) -> JointEvidence:
-        key = digest([joint.to_lists(), current.sorted().to_lists()]).removeprefix("sha256:")[:16]
+        trees = [joint.to_lists(), current.sorted().to_lists()]
+        key = digest(trees).removeprefix("sha256:")[:16]
+        paths = {start: folder / f"{key}-{start:05d}.npz" for start in range(0, len(prompts), BATCH)}
+        done = sum(path.exists() for path in paths.values()) * BATCH
+
+        def keep(item: list[Any], result: bytes) -> None:
+            nonlocal done
+            write_atomically(paths[item[2]], result)
+            done += BATCH
+            if on_prompt:
+                on_prompt(min(done, len(prompts)))
+
+        items = [[*trees, start] for start, path in paths.items() if not path.exists()]
+        (farm or Farm()).run("joint", items, work, keep)
         parts = []
-        for start in range(0, len(prompts), BATCH):
-            path = folder / f"{key}-{start:05d}.npz"
-            members = prompts[start : start + BATCH]
-            if not path.exists():
-                save_arrays(path, _observe(JointDecoder(target, drafter, joint, current, rule), members, stop))
+        for path in paths.values():
             arrays = load_arrays(path, "joint rollout")
             forwards[path] = int(arrays["forwards"])
             parts.append(np.unpackbits(arrays["accepted"], 1, joint.size).astype(bool))
-            if on_prompt:
-                on_prompt(start + len(members))
         return JointEvidence(joint, np.concatenate(parts))
 
     return run, lambda: sum(forwards.values())
 
 
-def _observe(decoder: JointDecoder, prompts: Sequence[Sequence[int]], stop: StopRule) -> dict[str, np.ndarray]:
-    rows = [seen for ids in prompts for _step, seen in decoder.observed(ids, stop)]
-    return {"accepted": np.packbits(np.stack(rows), 1), "forwards": np.asarray(decoder.forwards)}
+def joint_work(target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], stop: StopRule, rule: Rule) -> Work:
+    """What a process does with `[joint nodes, current nodes, first prompt]`: the evidence of a batch as the bytes of its file."""
+
+    def work(item: list[Any]) -> bytes:
+        joint, current, start = from_lists(item[0]), from_lists(item[1]), item[2]
+        decoder = JointDecoder(target, drafter, joint, current, rule)
+        rows = [seen for ids in prompts[start : start + BATCH] for _step, seen in decoder.observed(ids, stop)]
+        return arrays_bytes({"accepted": np.packbits(np.stack(rows), 1), "forwards": np.asarray(decoder.forwards)})
+
+    return work
 
 
 def grow_jointly(rollout: Rollout, pool: Topology, max_nodes: int, max_depth: int, schedule: str) -> tuple[Growth, int]:

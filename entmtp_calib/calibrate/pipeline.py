@@ -17,7 +17,7 @@ from entmtp_calib.calibrate.cost_model import error_on_unseen, modelled
 from entmtp_calib.calibrate.farm import Farm
 from entmtp_calib.calibrate.fitting import Fitted, fit_measured, fit_policies, make_bank
 from entmtp_calib.calibrate.generalisation import Generalisation, generalisation
-from entmtp_calib.calibrate.joint_search import grow_jointly, joint_rollout
+from entmtp_calib.calibrate.joint_search import grow_jointly, joint_rollout, joint_work
 from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate, rollout_work
 from entmtp_calib.calibrate.rollout import self_rollout, trace_work
 from entmtp_calib.calibrate.search import Frontier, Growth, frontier_from_json, search
@@ -107,7 +107,7 @@ class Calibration:
         prompts = [ids for _name, ids in self.splits.search]
         rollout, forwards = joint_rollout(
             self.pair.target, self.pair.heads, prompts, self.stop, options.rule, self.run.file("rollouts/joint"),
-            lambda done: self.tick(f"joint rollout, depth {depth}", done, len(prompts)),
+            lambda done: self.tick(f"joint rollout, depth {depth}", done, len(prompts)), self.farm,
         )  # fmt: skip
         wide = Topology()
         if options.schedule == "joint":
@@ -246,7 +246,10 @@ def serve(farm: Farm, pair: Pair, splits: Splits, config: RunConfig) -> None:
     works = {
         part: trace_work(pair.target, pair.heads, prompts, stop, exact_rule(config)) for part, prompts in splits.parts.items()
     }
-    farm.serve(works | {"recalibrate": rollout_work(pair.target, pair.heads, splits.fit, stop, config.rule)})
+    seen = [ids for _name, ids in splits.search]
+    works["joint"] = joint_work(pair.target, pair.heads, seen, stop, config.rule)
+    works["recalibrate"] = rollout_work(pair.target, pair.heads, [*splits.fit, *splits.search], stop, config.rule)
+    farm.serve(works)
 
 
 def exact_rule(config: RunConfig) -> Exact:
