@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -92,7 +92,7 @@ def run(
             screen.table(marked(generalisation_table(held_out), counts))
         screen.say("recalibrate: every tree by itself, on prompts that search did not see")
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts)
-        screen.table(marked(recalibration_table(recalibrated), counts))
+        _report_recalibration(screen, recalibrated, counts)
         screen.say("time: every arm on every prompt, interleaved")
         timed = calibration.time(rounds, time_prompts)
         _report_timing(screen, calibration, timed, counts)
@@ -169,7 +169,7 @@ def recalibrate(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         recalibrated = calibration.recalibrate(trees, prompts, fresh)
-    screen.table(marked(recalibration_table(recalibrated), prompt_counts(screen, calibration, {"recalibrate": prompts})))
+    _report_recalibration(screen, recalibrated, prompt_counts(screen, calibration, {"recalibrate": prompts}))
     screen.say(f"next: entmtp time {run_folder}")
     screen.finish("recalibrate")
 
@@ -221,6 +221,16 @@ def fit_thresholds(
     _report_bank(screen, calibration)
     screen.say(f"next: entmtp decode --bank {run_folder / 'bank.json'} 'your prompt'")
     screen.finish("fit-thresholds")
+
+
+def _report_recalibration(screen: Output, recalibrated: Sequence[Any], counts: Mapping[str, int]) -> None:
+    from entmtp_calib.calibrate.recalibrate import changed_places
+
+    screen.table(marked(recalibration_table(recalibrated), counts))
+    pairs = changed_places(recalibrated)
+    screen.keep(changed_places=pairs)
+    if len(recalibrated) > 1:
+        screen.say("order of the trees: " + ("; ".join(f"{a} now before {b}" for a, b in pairs) or "unchanged on new prompts"))
 
 
 def _report_timing(screen: Output, calibration: Calibration, timed: list[Any], counts: Mapping[str, int]) -> None:

@@ -5,6 +5,7 @@ Runs the decoder on prompts that the search did not see. Knows nothing of second
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,17 @@ class Recalibrated:
     def bias(self) -> float:
         """Mean accept that the search counted over that of the tree's own rollouts on the same prompts, minus 1."""
         return self.candidate.searched / self.same_prompts - 1 if self.same_prompts else float("nan")
+
+
+def changed_places(found: Sequence[Recalibrated]) -> list[tuple[str, str]]:
+    """Pairs of trees whose order by mean accept is another on new prompts than the search said, worse of the search first."""
+    grown = [item for item in found if item.candidate.searched == item.candidate.searched]  # the published tree was not
+    ranked = sorted(grown, key=lambda item: item.candidate.searched)
+    return [
+        (low.candidate.label, high.candidate.label)
+        for low, high in itertools.combinations(ranked, 2)
+        if low.candidate.searched < high.candidate.searched and low.mean_accept > high.mean_accept
+    ]
 
 
 def recalibrate(
