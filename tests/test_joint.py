@@ -108,6 +108,36 @@ def test_evidence_that_never_accepts_ends_the_growth() -> None:
         assert (growth.order.size, growth.stopped, rollouts) == (0, "no node gains anything", 1)
 
 
+def test_a_growth_goes_on_where_a_rollout_did_not_look() -> None:
+    """Rank 3 gains, but the rollout of the tree of one node saw ranks up to 2 only."""
+    bits = {(0,): [1, 0, 0, 0], (1,): [0, 1, 0, 0], (2,): [0, 0, 1, 0], (3,): [0, 0, 0, 1]}
+    looked: list[int] = []
+
+    def seen(joint: Topology, current: Topology) -> JointEvidence:
+        looked.append(joint.size)
+        return JointEvidence(joint, np.array([bits.get(node, [0] * 4) for node in joint.nodes], bool).T)
+
+    growth, rollouts = grow_jointly(seen, Topology(), 8, 1, "joint")
+    assert growth.order.nodes == ((0,), (1,), (2,), (3,))
+    assert growth.stopped == "no node gains anything"
+    assert rollouts == len(looked) == 5
+
+
+def test_growths_that_look_equally_deep_share_rollouts(target: Target, heads: DraftHeads) -> None:
+    stop, asked, kept = StopRule(frozenset(), 20), list[object](), dict[object, JointEvidence]()
+
+    def run(joint: Topology, current: Topology) -> JointEvidence:
+        key = (joint.nodes, current.sorted().nodes)
+        asked.append(key)
+        if key not in kept:
+            kept[key] = rollout(target, heads, Typical(1.0, 0.001, 0.3), stop, joint, current)
+        return kept[key]
+
+    growths = [grow_jointly(run, published_default(), 8, depth, "joint", 4)[0] for depth in (1, 2, 3, 4)]
+    assert [growth.order.depth <= growth.max_depth for growth in growths] == [True] * 4
+    assert len(kept) < len(asked) - 3  # the empty tree at least is looked at once for all
+
+
 def test_several_siblings_may_be_accepted_at_once() -> None:
     """Typical acceptance: two first guesses accepted at the same steps are worth no more than one of them."""
     bits = {(0,): [1, 1, 0, 0], (1,): [1, 1, 0, 0], (2,): [0, 0, 1, 0], (0, 0): [1, 0, 0, 0]}

@@ -102,26 +102,33 @@ def joint_work(target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]
     return work
 
 
-def grow_jointly(rollout: Rollout, pool: Topology, max_nodes: int, max_depth: int, schedule: str) -> tuple[Growth, int]:
+def grow_jointly(
+    rollout: Rollout, pool: Topology, max_nodes: int, max_depth: int, schedule: str, deepest: int | None = None
+) -> tuple[Growth, int]:
     """Grow one ordering of nodes.
 
     Args:
         rollout: runs the model.
         pool: nodes that the "joint" schedule may choose from, besides those next to the current tree; "paper" uses none.
         schedule: "paper" adds one node per rollout; "joint" doubles the tree with every rollout.
+        deepest: how deep the "joint" schedule looks in a rollout, at least `max_depth`; growths of several depths that look
+            equally deep share the rollouts of trees that they have in common.
 
     Returns:
         The growth, and how many rollouts it took.
     """
     order, scores, rollouts, stopped = Topology(), list[float](), 0, f"reached {max_nodes} nodes"
     while order.size < max_nodes and stopped.startswith("reached"):
-        evidence = rollout(_joint(order, pool if schedule == "joint" else Topology(), max_depth), order)
+        joint = _joint(order, pool, deepest or max_depth) if schedule == "joint" else _joint(order, Topology(), max_depth)
+        evidence = rollout(joint, order)
         rollouts += 1
-        for _ in range(min(1 if schedule == "paper" else max(1, order.size), max_nodes - order.size)):
+        before, seen = order.size, set(joint.nodes)
+        for _ in range(min(1 if schedule == "paper" else max(1, before), max_nodes - before)):
             best, score = _best(order, evidence, max_depth)
             if best is None:
-                stopped = "no node gains anything"
-                break
+                if order.size == before or seen.issuperset(order.candidates(max_depth)):
+                    stopped = "no node gains anything"
+                break  # else nodes that this rollout did not look at may gain
             order = Topology((*order.nodes, best))
             scores.append(score)
     return Growth(max_depth, order, tuple(scores), stopped), rollouts

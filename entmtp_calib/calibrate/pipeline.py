@@ -111,8 +111,9 @@ class Calibration:
         )  # fmt: skip
         wide = Topology()
         if options.schedule == "joint":
-            wide = marginal_tree(self.traces("search"), _POOL * options.max_nodes, depth)
-        growth, _rollouts = grow_jointly(rollout, wide, options.max_nodes, depth, options.schedule)
+            assert options.max_depth is not None
+            wide = marginal_tree(self.traces("search"), _POOL * options.max_nodes, options.max_depth)
+        growth, _rollouts = grow_jointly(rollout, wide, options.max_nodes, depth, options.schedule, options.max_depth)
         return replace(growth, forwards=forwards())
 
     def generalisation(self) -> list[Generalisation]:
