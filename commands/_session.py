@@ -70,7 +70,7 @@ def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tic
     from entmtp_calib.calibrate.prompt_dump import check_dump, dump_prompts
     from entmtp_calib.calibrate.prompts import load_prompts
     from entmtp_calib.calibrate.splits import load_splits
-    from entmtp_calib.engine.decoder import check_depth
+    from entmtp_calib.engine.limits import check_depth
     from entmtp_calib.topology import chain
 
     farm = farm_from_environment()

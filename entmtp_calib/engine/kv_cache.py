@@ -31,6 +31,15 @@ class KVCache:
         self._slots = torch.empty(0, dtype=torch.long)
         self._span = 0
 
+    def reserve(self, capacity: int) -> None:
+        """Have at least this many slots; what is in the cache stays."""
+        if self.store is not None and capacity > self.capacity:
+            *sizes, _slots, width = self.store.shape
+            store = self.store.new_zeros(*sizes, capacity, width)
+            store[..., : self.capacity, :] = self.store
+            self.store = store
+        self.capacity = max(self.capacity, capacity)
+
     def place(self, slots: Tensor, span: int) -> None:
         """Say where the next forward writes its rows.
 

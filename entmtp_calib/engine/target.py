@@ -146,24 +146,25 @@ class Target:
         out = self.forward(ids.expand(1, 2), rows, positions.expand(1, 2), cache)
         return Output(out.logits[:, :1], out.hidden[:, :1])
 
-    def prefill(self, ids: Tensor, cache: KVCache) -> Output:
-        """Write a prompt into an empty cache, in pieces that bound the size of the mask.
+    def prefill(self, ids: Tensor, cache: KVCache, held: int = 0) -> Output:
+        """Write a prompt into a cache, in pieces that bound the size of the mask.
 
         Args:
             ids: int64 `[1, length]`, at least one token.
+            held: how many tokens before them the cache holds.
 
         Returns:
             Logits of the last token only `[1, 1, vocabulary]`, hidden states of all `[1, length, hidden]`.
         """
-        length = ids.shape[1]
+        length = held + ids.shape[1]
         columns = torch.arange(length, device=ids.device)
         pieces = []
-        for start in range(0, length, PREFILL_CHUNK):
+        for start in range(held, length, PREFILL_CHUNK):
             rows = columns[start : start + PREFILL_CHUNK]
             end = start + rows.shape[0]
             cache.place(rows, end)
             mask = columns[:end] <= rows[:, None]
-            out = self.forward(ids[:, start:end], mask[None, None], rows[None], cache, keep=1)
+            out = self.forward(ids[:, start - held : end - held], mask[None, None], rows[None], cache, keep=1)
             pieces.append(out.hidden)
         return Output(out.logits, torch.cat(pieces, 1))
 

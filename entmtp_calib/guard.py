@@ -1,0 +1,108 @@
+"""The guard: holds trees back while they are slower than plain decoding, and tries them again later.
+
+Pure: settings and states are values, and a state is told the tokens and seconds of every step. The decoder runs it on a clock, and
+it is replayed over costs without one. Knows nothing of models, trees or policies, and never changes the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Protocol
+
+_KEPT = 9  # plain steps whose median is the cost of one
+_GOLDEN = 0.6180339887498949  # multiples of it fall evenly between 0 and 1, in no simple rhythm
+
+
+class Watch(Protocol):
+    """What the decoder asks of a guard."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the next step goes without a tree."""
+
+    def after(self, tokens: int, seconds: float, tree: bool) -> Watch:
+        """The state after a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Settings of a guard. All but `loss` are counted in plain steps, which make one token each.
+
+    window: what a tree may lose, from its best moment on, before it is held back; probe: what it may lose when it is tried again;
+    loss: share of all time that trees may have lost when they are tried again, so what is lost on a text that they do not suit;
+    allowance: a loss that is always allowed, for the beginning of a text; wait: plain steps until the next try, doubled with
+    every try that fails up to `probe / loss`, and varied by half so that it keeps time with no text; samples: plain steps that
+    measure what one costs, at the start and after every `refresh` tokens with a tree.
+    """
+
+    window: float = 12.0
+    probe: float = 3.0
+    loss: float = 0.015
+    allowance: float = 16.0
+    wait: int = 32
+    samples: int = 4
+    refresh: int = 1024
+
+    def start(self) -> Watch:
+        """The state at the beginning of a text: plain decoding is measured first."""
+        return _State(self, held=True, left=self.samples, credit=self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Off:
+    held = False
+
+    def after(self, tokens: int, seconds: float, tree: bool) -> Watch:
+        return self
+
+
+OFF: Watch = _Off()
+"""No guard."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """held: whether trees are held back, for `left` more plain steps at least; credit: what a tree may lose before it is, in plain
+    steps; lead: seconds gained over plain decoding so far; spent: seconds so far; plain: seconds of the last plain steps; failed:
+    tries in a row that failed; drops: how often trees were held back; since: tokens since plain decoding was measured.
+    """
+
+    guard: Guard
+    held: bool
+    left: float
+    credit: float
+    lead: float = 0.0
+    spent: float = 0.0
+    plain: tuple[float, ...] = ()
+    failed: int = 0
+    drops: int = 0
+    since: int = 0
+
+    def after(self, tokens: int, seconds: float, tree: bool) -> _State:
+        plain = self.plain if tree else (*self.plain, seconds)[-_KEPT:]
+        cost = median(plain) if plain else seconds
+        gain = tokens * cost - seconds
+        now = replace(self, plain=plain, lead=self.lead + gain, spent=self.spent + seconds, since=self.since + tokens)
+        if self.held:
+            return now if tree else now._waited(cost)
+        return now._tried(gain / cost if cost else 0.0) if tree else now
+
+    def _waited(self, cost: float) -> _State:
+        """After a plain step: try a tree again when the wait is over and what the try may lose is allowed."""
+        guard, left = self.guard, self.left - 1
+        allowed = guard.loss * self.spent + (guard.allowance - guard.probe) * cost
+        if left <= 0 and -self.lead <= allowed:
+            return replace(self, held=False, since=0)
+        return replace(self, left=left)
+
+    def _tried(self, gain: float) -> _State:
+        """After a step with a tree: hold trees back when the credit is used up."""
+        guard = self.guard
+        credit = min(guard.window, self.credit + gain)
+        if credit < 0:
+            wait = min(guard.wait * 2.0**self.failed, guard.probe / guard.loss) * (0.5 + self.drops * _GOLDEN % 1)
+            return replace(self, held=True, left=wait, credit=guard.probe, failed=self.failed + 1, drops=self.drops + 1)
+        if self.since >= guard.refresh:
+            return replace(self, held=True, left=guard.samples, credit=credit)
+        return replace(self, credit=credit, failed=0 if credit == guard.window else self.failed)
