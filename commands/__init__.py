@@ -13,6 +13,8 @@ import typer
 from entmtp_calib import __version__
 
 from ._output import guarded
+from .bank_export import export
+from .bank_import import import_
 from .bank_show import show
 from .bank_verify import verify
 from .bench import bench
@@ -43,6 +45,8 @@ COMMANDS: list[tuple[str, Callable[..., None], str]] = [
     ("verify", verify, _USE),
     ("bench", bench, _USE),
     ("show", show, _USE),
+    ("export", export, _USE),
+    ("import", import_, _USE),
     ("env", env, _USE),
     ("train-heads", train_heads, _USE),
     ("export-heads", export_heads, _USE),

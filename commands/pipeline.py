@@ -157,6 +157,7 @@ def recalibrate(
     run_folder: opt.RunFolder,
     trees: opt.Trees = 7,
     prompts: opt.RecalibratePrompts = 4,
+    add_trees: opt.AddTrees = None,
     seed: opt.SameSeed = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -165,10 +166,13 @@ def recalibrate(
     quiet: opt.Quiet = False,
 ) -> None:
     """Run candidate trees by themselves on new prompts and compare with what the search predicted."""
+    from entmtp_calib.imports import load_trees
+
     screen = Output(json, quiet)
+    added = {label: tree.to_lists() for label, tree in load_trees(add_trees).items()} if add_trees else None
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
-        recalibrated = calibration.recalibrate(trees, prompts, fresh)
+        recalibrated = calibration.recalibrate(trees, prompts, fresh, added)
     _report_recalibration(screen, recalibrated, prompt_counts(screen, calibration, {"recalibrate": prompts}))
     screen.say(f"next: entmtp time {run_folder}")
     screen.finish("recalibrate")

@@ -108,7 +108,8 @@ class RunDir:
             return journal, []
         if rows[0].get("key") != key:
             raise ArtefactError(
-                f"{journal.path} was begun with other options ({rows[0].get('options')}).", f"Use --fresh to {stage} anew."
+                f"{journal.path} was begun with other options ({rows[0].get('options')!s:.200}).",
+                f"Use --fresh to {stage} anew.",
             )
         return journal, rows[1:]
 

@@ -5,7 +5,7 @@ Numpy only; knows sizes and mean accept, not seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,13 @@ class Candidate:
     replayed: float
 
 
-def choose_candidates(frontier: Frontier, traces: Sequence[Trace] | None, count: int, heads: int) -> list[Candidate]:
+def choose_candidates(
+    frontier: Frontier,
+    traces: Sequence[Trace] | None,
+    count: int,
+    heads: int,
+    added: Mapping[str, Topology] | None = None,
+) -> list[Candidate]:
     """Trees of sizes evenly spaced in their logarithm, at each size the growth with the best mean accept, and the default.
 
     Ties go to the smaller maximum depth. The published 63-node tree comes last if the heads can fill it.
@@ -40,9 +46,10 @@ def choose_candidates(frontier: Frontier, traces: Sequence[Trace] | None, count:
     Args:
         traces: of the search prompts; None where acceptance cannot be replayed, so that the search's own scores must do.
         heads: how deep a tree can be.
+        added: further trees by label, behind the others.
 
     Raises:
-        UsageError: a count below 1.
+        UsageError: a count below 1, or a label that is taken.
     """
     if count < 1:
         raise UsageError(f"--trees is {count}.", "Ask for at least 1 tree.")
@@ -52,6 +59,10 @@ def choose_candidates(frontier: Frontier, traces: Sequence[Trace] | None, count:
     default = published_default()
     if default.depth <= heads:
         chosen.append(Candidate(DEFAULT_LABEL, default, float("nan"), _replayed(default, traces)))
+    for label, tree in sorted((added or {}).items()):
+        if label in {candidate.label for candidate in chosen}:
+            raise UsageError(f"the run has a tree called {label!r} itself.", "Import yours with another --label.")
+        chosen.append(Candidate(label, tree.sorted(), float("nan"), _replayed(tree, traces)))
     return chosen
 
 

@@ -5,7 +5,7 @@ Computes and stores; prints nothing. Every stage skips what is there, so the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from entmtp_calib.calibrate.splits import Encoded, Report, RunConfig, Splits
 from entmtp_calib.calibrate.thresholds import Costs, replayed_rates
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Timed, draft_seconds, time_arms
 from entmtp_calib.engine.acceptance import GREEDY, Exact
-from entmtp_calib.engine.decoder import Decoder
+from entmtp_calib.engine.decoder import Decoder, check_depth
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.errors import ArtefactError, UsageError
@@ -36,7 +36,7 @@ from entmtp_calib.rundir import STAGES, RunDir
 from entmtp_calib.signals import signal_depth
 from entmtp_calib.storage import Journal, read_json, to_json, write_atomically
 from entmtp_calib.template import template_about
-from entmtp_calib.topology import Topology
+from entmtp_calib.topology import Topology, from_lists
 from entmtp_calib.trust import prompts_used
 
 Tick = Callable[[str, int, int], None]
@@ -134,11 +134,18 @@ class Calibration:
         )  # fmt: skip
         return self._traces[part]
 
-    def recalibrate(self, trees: int, prompts: int, fresh: bool = False) -> list[Recalibrated]:
-        """Run every candidate tree by itself on prompts that search did not see."""
+    def recalibrate(
+        self, trees: int, prompts: int, fresh: bool = False, added: Mapping[str, Any] | None = None
+    ) -> list[Recalibrated]:
+        """Run every candidate tree by itself on prompts that search did not see.
+
+        Args:
+            added: trees beside those of the frontier, node lists by label; the stages behind this one have them too.
+        """
         self.require("frontier.json", "search")
-        candidates = self._choose(trees)
-        journal, rows = self.run.stage_journal("recalibrate", {"trees": trees, "prompts": prompts}, fresh)
+        candidates = self._choose(trees, added)
+        options = {"trees": trees, "prompts": prompts} | ({"added": dict(added)} if added else {})
+        journal, rows = self.run.stage_journal("recalibrate", options, fresh)
         chosen, seen = self.splits.fit[:prompts], [] if self.config.rule.lossless else self.splits.search
         total = len([*chosen, *seen]) * len(candidates)
         return recalibrate(
@@ -149,11 +156,15 @@ class Calibration:
     def candidates(self) -> list[Candidate]:
         """The candidates of the recalibration that this run has."""
         self.require("recalibration.jsonl", "recalibrate")
-        return self._choose(self.options("recalibrate")["trees"])
+        options = self.options("recalibrate")
+        return self._choose(options["trees"], options.get("added"))
 
-    def _choose(self, trees: int) -> list[Candidate]:
+    def _choose(self, trees: int, added: Mapping[str, Any] | None) -> list[Candidate]:
+        more = {label: from_lists(nodes, f"tree {label}") for label, nodes in (added or {}).items()}
+        for topology in more.values():
+            check_depth(topology, self.pair.heads)
         traces = self.traces("search") if self.config.rule.lossless else None
-        return choose_candidates(self.search(), traces, trees, self.pair.heads.depth)
+        return choose_candidates(self.search(), traces, trees, self.pair.heads.depth, more)
 
     def options(self, stage: str) -> dict[str, Any]:
         """Options that a stage was begun with."""
