@@ -1,7 +1,7 @@
 """The tensors of one topology on one device: mask, depths, paths and the gathers of every draft level.
 
 Built once per bank entry, so that switching trees is picking another layout. Knows nothing of tokens or models.
-See `docs/structure.md` for a worked example.
+See `docs/tree-attention.md` for a worked example.
 """
 
 from __future__ import annotations
