@@ -1,8 +1,15 @@
-"""The only place that writes to the terminal: results on stdout, conversation on stderr."""
+"""The only place that writes to the terminal: results on stdout, conversation on stderr.
+
+Terminals may be narrow, without colour, or unable to show a sign; none of that is an error.
+"""
 
 from __future__ import annotations
 
+import codecs
+import inspect
+import io
 import json
+import logging
 import math
 import os
 import sys
@@ -10,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -20,7 +27,19 @@ from rich.table import Table as RichTable
 
 from entmtp_calib.errors import EntmtpError
 
+from ._logging import logged, note
+
 Row = Mapping[str, Any]
+_VERBOSE = inspect.Parameter(
+    "verbose",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the log lines of the library on stderr.", show_default="off")
+    ],
+)
+_SPELLED = {"–": "-", "×": "x", "…": "...", "→": "->", "≥": ">=", "└": "`", "├": "|", "│": "|", "─": "-", "█": "#"}
+"""Signs that not every terminal can show."""
 
 
 class Column(NamedTuple):
@@ -55,18 +74,20 @@ class Output:
 
     def say(self, text: str) -> None:
         """A line of conversation."""
+        note(logging.INFO, text)
         if not self.silent:
             _stderr().print(text, markup=False, highlight=False)
 
     def warn(self, text: str) -> None:
         """A warning; it is shown even when quiet."""
+        note(logging.WARNING, text)
         _stderr().print(f"warning: {text}", style="yellow", markup=False, highlight=False)
 
     def table(self, table: Table) -> None:
         """Show rows, or keep them for the document."""
         self._document[table.name] = [dict(row) for row in table.rows]
         if not self.as_json:
-            _stdout().print(_render(table))
+            _show(table)
 
     def fields(self, name: str, values: Row, title: str = "") -> None:
         """Show named values, one a line, or keep them for the document."""
@@ -74,15 +95,15 @@ class Output:
         if self.as_json:
             return
         if title:
-            typer.echo(title)
+            _echo(title)
         width = max((len(key) for key in values), default=0)
         for key, value in values.items():
-            typer.echo(f"  {key.replace('_', ' '):<{width}}  {_text(value)}")
+            _echo(f"  {key.replace('_', ' '):<{width}}  {_text(value)}")
 
     def text(self, text: str) -> None:
         """Plain lines on stdout, absent from the document."""
         if not self.as_json:
-            typer.echo(text)
+            _echo(text)
 
     def keep(self, **values: Any) -> None:
         """Values for the document only."""
@@ -91,7 +112,7 @@ class Output:
     def finish(self, kind: str) -> None:
         """Print the document, if one is wanted."""
         if self.as_json:
-            typer.echo(json.dumps({"format": f"entmtp-{kind}", "version": 1, **_finite(self._document)}, indent=1))
+            _echo(json.dumps({"format": f"entmtp-{kind}", "version": 1, **_finite(self._document)}, indent=1))
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
@@ -114,55 +135,95 @@ class Output:
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn every failure of a command into a sentence, a next step and the right exit code."""
+    """A command whose failures are told as `attempt` tells them, with the option --verbose."""
 
     @wraps(command)
-    def run(*args: Any, **options: Any) -> None:
-        debug = os.environ.get("ENTMTP_DEBUG") == "1"
-        try:
-            command(*args, **options)
-        except typer.Exit:
-            raise
-        except KeyboardInterrupt:
-            if options.get("json"):
-                typer.echo(json.dumps({"format": "entmtp-status", "version": 1, "status": "interrupted"}))
-            _say_error("interrupted", "What is done is kept; run the same command again to go on.")
-            raise typer.Exit(130) from None
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
-        except EntmtpError as error:
-            if debug:
-                traceback.print_exc()
-            _say_error(error.message.rstrip(), error.hint)
-            raise typer.Exit(error.exit_code) from None
-        except OSError as error:
-            if debug:
-                traceback.print_exc()
-            _say_error(f"{error.strerror or error} ({error.filename or 'no file named'})", "Check the disk and the permissions.")
-            raise typer.Exit(1) from None
-        except Exception as error:  # noqa: BLE001 (the last resort)
-            if debug:
-                traceback.print_exc()
-            _say_error(f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.")
-            raise typer.Exit(1) from None
+    def run(*args: Any, verbose: bool = False, **options: Any) -> None:
+        with logged(verbose):
+            attempt(command, *args, **options)
 
+    signature = inspect.signature(command, eval_str=True)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _VERBOSE])  # type: ignore[attr-defined]
     return run
 
 
+def speak_plainly() -> None:
+    """Let signs that the terminal's encoding lacks be spelled instead of failing."""
+    codecs.register_error("entmtp-spelled", _spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="entmtp-spelled")
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    signs = error.object[error.start : error.end]
+    return "".join(_SPELLED.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs), error.end
+
+
+def attempt(command: Callable[..., None], *args: Any, **options: Any) -> None:
+    """Call something; what it raises becomes a sentence, a next step and an exit code."""
+    debug = os.environ.get("ENTMTP_DEBUG") == "1"
+    try:
+        command(*args, **options)
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        if options.get("json"):
+            _echo(json.dumps({"format": "entmtp-status", "version": 1, "status": "interrupted"}))
+        _say_error("interrupted", "What is done is kept; run the same command again to go on.")
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except EntmtpError as error:
+        if debug:
+            traceback.print_exc()
+        _say_error(error.message.rstrip(), error.hint)
+        raise typer.Exit(error.exit_code) from None
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        _say_error(f"{error.strerror or error} ({error.filename or 'no file named'})", "Check the disk and the permissions.")
+        raise typer.Exit(1) from None
+    except Exception as error:  # noqa: BLE001 (the last resort)
+        if debug:
+            traceback.print_exc()
+        _say_error(f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.")
+        raise typer.Exit(1) from None
+
+
 def _say_error(message: str, hint: str) -> None:
+    note(logging.ERROR, message)
     console = _stderr()
     console.print(f"error: {message}", style="bold red", markup=False, highlight=False)
     if hint:
         console.print(f"hint: {hint}", markup=False, highlight=False)
 
 
+def _echo(text: str) -> None:
+    typer.echo(text, file=sys.stdout)  # without a file, typer writes UTF-8 where Python was told ASCII
+
+
 def _stdout() -> Console:
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(file=sys.stdout, width=None if asked else 120, highlight=False)
 
 
 def _stderr() -> Console:
     return Console(file=sys.stderr, soft_wrap=True)
+
+
+def _show(table: Table) -> None:
+    """The table, or where it is wider than the terminal, its rows one below the other."""
+    console, view = _stdout(), _render(table)
+    if console.measure(view, options=console.options.update(max_width=10_000)).minimum <= console.width:
+        console.print(view)
+        return
+    console.print(table.title, style="bold", markup=False)
+    for row in table.rows:
+        lines = (f"{column.heading}: {_cell(row.get(column.key), column.form)}" for column in table.columns)
+        console.print("\n".join(lines) + "\n", markup=False)
 
 
 def _render(table: Table) -> RichTable:

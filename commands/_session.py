@@ -11,6 +11,7 @@ import typer
 
 from entmtp_calib.errors import UsageError
 
+from ._logging import log_to
 from ._output import Output
 from ._tables import prompts_table
 
@@ -91,6 +92,7 @@ def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tic
         dump_prompts(dump, splits, pair.tokenizer, config.prompt_style)
         out.say(f"prompts as they are used: {dump}")
     run = begin(path, config, pair, splits, report, fresh)
+    log_to(run.path)
     return Calibration(run, lambda: pair, lambda _pair: splits, tick, farm)
 
 
@@ -136,6 +138,7 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
     if farm.rank:
         serve(farm, calibration.pair, calibration.splits, calibration.config)
         raise typer.Exit
+    log_to(run.path)
     return calibration
 
 

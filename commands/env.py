@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from pathlib import Path
 
 from . import _options as opt
 from ._output import Output
@@ -21,6 +23,7 @@ def env(
     from entmtp_calib.engine.head_files import shipped_heads
     from entmtp_calib.engine.loading import EMBEDDED, cache_root, choose_placement
     from entmtp_calib.provenance import machine, versions
+    from entmtp_calib.settings import PREFIX, find_settings
 
     screen = Output(json, quiet)
     placement = choose_placement(device, dtype)
@@ -35,5 +38,7 @@ def env(
     screen.fields("models", models, "Embedded models")
     screen.fields("heads", dict.fromkeys(shipped_heads(), "shipped"), "Heads")
     screen.fields("data", data, "Data packages")
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
+    screen.fields("settings", {"file": str(find_settings(os.environ, Path.cwd()) or "none")} | variables, "Settings")
     screen.fields("places", {"cache": str(cache_root())}, "Places")
     screen.finish("env")

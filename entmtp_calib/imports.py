@@ -149,7 +149,7 @@ def _assigned(body: Sequence[ast.stmt]) -> list[tuple[str, Any]]:
 
 
 def _yaml(text: str, label: str) -> Any:
-    import yaml
+    import yaml  # type: ignore[import-untyped]  # transformers brings it
 
     try:
         return yaml.safe_load(text)

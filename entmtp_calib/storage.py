@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from entmtp_calib.errors import ArtefactError
+
+_log = logging.getLogger(__name__)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -28,6 +31,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _log.info("wrote %s, %d bytes", path, len(data))
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

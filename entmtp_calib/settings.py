@@ -1,0 +1,136 @@
+"""Settings: options of commands from `entmtp.toml` and from `ENTMTP_*` variables, checked against the options there are.
+
+Knows names and types of options; what they mean is the business of the commands. Reads one file, writes none.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entmtp_calib.errors import ArtefactError, UsageError, did_you_mean
+
+FILE, PREFIX = "entmtp.toml", "ENTMTP_"
+OTHERS = ("CONFIG", "DEBUG", "CACHE", "PACK")
+"""Variables that are no option's."""
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an option takes: str, int, float or bool; many: several of them."""
+
+    type: type
+    many: bool = False
+
+    def __str__(self) -> str:
+        return _NAMES[self.type] + (", or a list of such" if self.many else "")
+
+    def takes(self, value: Any) -> bool:
+        """Whether a value of a TOML file is of this kind."""
+        if self.many and isinstance(value, list):
+            return all(Kind(self.type).takes(item) for item in value)
+        return type(value) is self.type or (self.type is float and type(value) is int)
+
+    def read(self, text: str, name: str) -> Any:
+        """The value that a variable's text stands for.
+
+        Raises:
+            UsageError: none of this kind.
+        """
+        try:
+            value = self.type(text) if self.type is not bool else (_YES + _NO).index(text.lower()) < len(_YES)
+        except ValueError:
+            raise UsageError(f"{name} is {text[:40]!r}, not {_NAMES[self.type]}.", "Change or unset the variable.") from None
+        return [value] if self.many else value
+
+
+Commands = Mapping[str, Mapping[str, Kind]]
+"""Options of every command, by command and by name with underscores."""
+
+
+def find_settings(environment: Mapping[str, str], folder: Path) -> Path | None:
+    """The file that ENTMTP_CONFIG names, else `entmtp.toml` in a folder, else None.
+
+    Raises:
+        ArtefactError: ENTMTP_CONFIG names nothing.
+    """
+    named = environment.get(PREFIX + "CONFIG")
+    if named:
+        if not Path(named).is_file():
+            raise ArtefactError(f"there is no file {named}, which ENTMTP_CONFIG names.", "Change or unset the variable.")
+        return Path(named)
+    return folder / FILE if (folder / FILE).is_file() else None
+
+
+def read_settings(path: Path, commands: Commands) -> dict[str, dict[str, Any]]:
+    """What a file sets for every command: keys of the top for all that take them, tables for one.
+
+    Raises:
+        ArtefactError: not TOML. UsageError: an unknown key or table, or a value of another type; the message names it.
+    """
+    try:
+        document = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ArtefactError(f"{path} cannot be read ({error}).", "It is TOML: name = value, and [command] tables.") from None
+    found: dict[str, dict[str, Any]] = {command: {} for command in commands}
+    tables = {key: value for key, value in document.items() if isinstance(value, dict)}
+    for key, value in document.items():
+        if key not in tables:
+            for command in _takers(path, key, value, commands):
+                found[command][key.replace("-", "_")] = value
+    for name, table in tables.items():
+        command = name.replace("_", "-")
+        if command not in commands:
+            raise UsageError(f"{path}: [{name}] is no command.", did_you_mean(command, list(commands)))
+        for key, value in table.items():
+            _takers(path, key, value, {command: commands[command]}, f"[{name}] ")
+            found[command][key.replace("-", "_")] = value
+    return found
+
+
+def environment_settings(environment: Mapping[str, str], command: str, options: Mapping[str, Kind]) -> dict[str, Any]:
+    """What variables set for a command: `ENTMTP_COMMAND_OPTION`, else `ENTMTP_OPTION`; empty ones set nothing.
+
+    Raises:
+        UsageError: a text that is not of the option's kind.
+    """
+    found = {}
+    for option, kind in options.items():
+        own = f"{PREFIX}{command}_{option}".replace("-", "_").upper()
+        for name in (own, PREFIX + option.upper()):
+            if environment.get(name) and option not in found and name != PREFIX + "CONFIG":
+                found[option] = kind.read(environment[name], name)
+    return found
+
+
+def unknown_variables(environment: Mapping[str, str], commands: Commands) -> dict[str, str]:
+    """Variables of our prefix that nothing reads, with a hint each."""
+    known = {*(PREFIX + name for name in OTHERS)}
+    for command, options in commands.items():
+        for option in options:
+            known |= {PREFIX + option.upper(), f"{PREFIX}{command}_{option}".replace("-", "_").upper()}
+    unknown = (name for name in environment if name.startswith(PREFIX) and name not in known)
+    return {name: did_you_mean(name, sorted(known)) for name in sorted(unknown)}
+
+
+def _takers(path: Path, key: str, value: Any, commands: Commands, where: str = "") -> list[str]:
+    """Commands that take a key with this value.
+
+    Raises:
+        UsageError: none does.
+    """
+    name = key.replace("-", "_")
+    kinds = {command: options[name] for command, options in commands.items() if name in options}
+    if not kinds:
+        known = sorted({option.replace("_", "-") for options in commands.values() for option in options})
+        raise UsageError(f"{path}: {where}{key} is no option.", did_you_mean(key.replace("_", "-"), known))
+    takers = [command for command, kind in kinds.items() if kind.takes(value)]
+    if not takers:
+        kind = next(iter(kinds.values()))
+        raise UsageError(f"{path}: {where}{key} is {str(value)[:40]!r}, not {kind}.", "Change the value in the file.")
+    return takers

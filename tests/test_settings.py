@@ -1,0 +1,149 @@
+"""Laws of the configuration: flags over environment over file over defaults; nothing misspelt or mistyped passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import cli
+
+from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.settings import Kind, environment_settings, find_settings, read_settings, unknown_variables
+
+BANK = Path(__file__).parent / "golden" / "bank-v1.json"
+COMMANDS = {
+    "time": {"rounds": Kind(int), "quiet": Kind(bool), "prompts": Kind(int)},
+    "fit-thresholds": {"signal": Kind(str), "quiet": Kind(bool), "top_p": Kind(float)},
+    "train-heads": {"prompts": Kind(str, many=True), "quiet": Kind(bool)},
+}
+
+
+def settings(folder: Path, text: str) -> dict:
+    path = folder / "entmtp.toml"
+    path.write_bytes(text.encode())
+    return read_settings(path, COMMANDS)
+
+
+def test_keys_of_the_top_are_for_all_that_take_them_and_tables_for_one(tmp_path: Path) -> None:
+    found = settings(tmp_path, 'quiet = true\nprompts = 3\n[time]\nprompts = 5\n[train-heads]\nprompts = ["a", "b"]\n')
+    assert found["time"] == {"quiet": True, "prompts": 5}
+    assert found["fit-thresholds"] == {"quiet": True}
+    assert found["train-heads"] == {"quiet": True, "prompts": ["a", "b"]}
+
+
+def test_dashes_windows_line_ends_and_byte_order_marks_are_read(tmp_path: Path) -> None:
+    found = settings(tmp_path, "\ufefftop-p = 1\r\n[fit_thresholds]\r\nsignal = 'base_top1'\r\n")
+    assert found["fit-thresholds"] == {"top_p": 1, "signal": "base_top1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("quite = true", "quite is no option", "quiet"),
+        ("[time]\nround = 1", r"\[time\] round is no option", "rounds"),
+        ("[time]\nsignal = 'x'", "signal is no option", ""),
+        ("[tme]\nrounds = 1", r"\[tme\] is no command", "time"),
+        ("[time]\nrounds = '1'", "rounds is '1', not a whole number", "file"),
+        ("[time]\nrounds = true", "not a whole number", "file"),
+        ("[time]\nrounds = 1.0", "not a whole number", "file"),
+        ("quiet = 1", "not true or false", "file"),
+        ("top_p = 'much'", "not a number", "file"),
+        ("[train-heads]\nprompts = [1]", "not a text", "file"),
+    ],
+)
+def test_what_is_unknown_or_of_another_type_is_named(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        settings(tmp_path, text)
+    assert hint in error.value.hint
+
+
+@pytest.mark.parametrize("text", ["[time", "rounds", "a = 1\na = 2", "x = " + "[" * 5000])
+def test_what_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ArtefactError):
+        settings(tmp_path, text)
+    (tmp_path / "entmtp.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ArtefactError):
+        read_settings(tmp_path / "entmtp.toml", COMMANDS)
+
+
+def test_the_file_is_the_one_that_is_named_or_that_of_the_folder(tmp_path: Path) -> None:
+    assert find_settings({}, tmp_path) is None
+    (tmp_path / "entmtp.toml").touch()
+    assert find_settings({}, tmp_path) == tmp_path / "entmtp.toml"
+    (tmp_path / "other.toml").touch()
+    assert find_settings({"ENTMTP_CONFIG": str(tmp_path / "other.toml")}, tmp_path) == tmp_path / "other.toml"
+    with pytest.raises(ArtefactError, match="ENTMTP_CONFIG"):
+        find_settings({"ENTMTP_CONFIG": str(tmp_path / "absent.toml")}, tmp_path)
+
+
+def test_variables_are_read_by_kind_and_the_commands_own_come_first() -> None:
+    there = {"ENTMTP_ROUNDS": "4", "ENTMTP_TIME_ROUNDS": "7", "ENTMTP_QUIET": "yes", "ENTMTP_PROMPTS": ""}
+    assert environment_settings(there, "time", COMMANDS["time"]) == {"rounds": 7, "quiet": True}
+    assert environment_settings({"ENTMTP_TRAIN_HEADS_PROMPTS": "a b"}, "train-heads", COMMANDS["train-heads"]) == {
+        "prompts": ["a b"]
+    }
+    for name, text in (("ENTMTP_ROUNDS", "many"), ("ENTMTP_TIME_QUIET", "perhaps")):
+        with pytest.raises(UsageError, match=name):
+            environment_settings({name: text}, "time", COMMANDS["time"])
+
+
+def test_variables_that_nothing_reads_are_found() -> None:
+    there = {"ENTMTP_ROUND": "1", "ENTMTP_CONFIG": "x", "ENTMTP_TIME_ROUNDS": "1", "PATH": "y"}
+    assert unknown_variables(there, COMMANDS) == {"ENTMTP_ROUND": "Did you mean ENTMTP_ROUNDS?"}
+
+
+def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`export` of a bank whose policies mean different trees tells which value of --tree arrived."""
+    monkeypatch.chdir(tmp_path)
+
+    def exported(*more: object) -> str:
+        result = cli("export", BANK, "--to", "vllm", "--json", *more)
+        assert result.exit_code == 0, result.output
+        return str(json.loads(result.stdout)["tree"])
+
+    assert exported("--policy", "static") == "n3-d2"
+    Path("entmtp.toml").write_text('[export]\ntree = "default-63"\n')
+    assert exported() == "default-63"
+    monkeypatch.setenv("ENTMTP_TREE", "1")
+    assert exported() == "n3-d2"
+    monkeypatch.setenv("ENTMTP_EXPORT_TREE", "2")
+    assert exported() == "default-63"
+    assert exported("--tree", "n3-d2") == "n3-d2"
+
+
+def test_a_required_option_may_come_from_the_file_and_env_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("export", BANK, "--tree", 1).exit_code == 2
+    Path("mine.toml").write_text('[export]\nto = "medusa"\n')
+    monkeypatch.setenv("ENTMTP_CONFIG", "mine.toml")
+    assert cli("export", BANK, "--tree", 1).stdout == "[[0], [1], [0, 0]]\n"
+    document = json.loads(cli("env", "--json").stdout)
+    assert document["settings"] == {"file": "mine.toml", "ENTMTP_CONFIG": "mine.toml"}
+
+
+def test_a_broken_file_is_one_sentence_and_a_strange_variable_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("entmtp.toml").write_text("quite = true\n")
+    result = cli("show", BANK)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Did you mean quiet?" in result.stderr
+    assert cli("--help").exit_code == 0
+    Path("entmtp.toml").unlink()
+    monkeypatch.setenv("ENTMTP_QUITE", "1")
+    result = cli("show", BANK)
+    assert result.exit_code == 0
+    assert "Did you mean ENTMTP_QUIET?" in " ".join(result.stderr.split())
+
+
+def test_the_shell_completes_commands_and_engines() -> None:
+    code = "from entmtp_calib.commands import main; main()"
+    for words, at, wanted in (("entmtp exp", 1, "export"), ("entmtp export --to med", 3, "medusa")):
+        shell = {"_ENTMTP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        found = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | shell, capture_output=True, text=True, check=False
+        ).stdout.split()
+        assert wanted in found
