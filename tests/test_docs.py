@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from commands import app
+from entmtp_calib.commands import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
