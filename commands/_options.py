@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[
-    str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.", envvar="ENTMTP_MODEL")
-]
-Heads = Annotated[str, typer.Option(help="Draft heads: shipped ones by name, a folder or a hub name.", envvar="ENTMTP_HEADS")]
+Model = Annotated[str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.")]
+Heads = Annotated[str, typer.Option(help="Draft heads: shipped ones by name, a folder or a hub name.")]
 Task = Annotated[
     str,
     typer.Option(help="Prompts: humaneval, gsm8k, sharegpt, python-stdlib, hf:OWNER/NAME[:CONFIG[:SPLIT]], or a JSON, JSONL or "
@@ -31,8 +29,8 @@ PromptStyle = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of prompt choice, timing order and resampling.", min=0)]
 SameSeed = Annotated[int | None, typer.Option(help="Must be the run's; given only to make sure.", show_default="the run's")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", envvar="ENTMTP_DEVICE")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", envvar="ENTMTP_DTYPE")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.", show_default="off")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.", show_default="off")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of going on from what is there.", show_default="off")]
@@ -48,8 +46,20 @@ AddTrees = Annotated[
 ]
 RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
 TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]
+TimeRounds = Annotated[
+    int | None,
+    typer.Option(help="At most so many times every arm is timed on every prompt.", min=1,
+                 show_default="2, or what the budget holds"),
+]  # fmt: skip
+Budget = Annotated[
+    str | None, typer.Option(help="Time for all timed runs: 90s, 10m, 1h. Goes to the arms that matter.", show_default="none")
+]
 Rounds = Annotated[int, typer.Option(help="How often every arm is timed on every prompt.", min=1)]
-Signal = Annotated[str, typer.Option(help="What policies read: expected_chain_1 … 9, path_value_1 … 9, or base_top1.")]
+Signal = Annotated[
+    str,
+    typer.Option(help="What policies read: path_value_1 … 9, expected_chain_1 … 9, base_top1, entropy, entropy_ema_4 or 16, "
+                 "accepted_ema_8, combined (fitted), or auto: what gains most on prompts that were held out.")
+]  # fmt: skip
 Temperature = Annotated[float, typer.Option(help="0 decodes greedily; above, tokens are sampled, exactly.", min=0)]
 TopK = Annotated[int, typer.Option(help="Sample among this many best tokens; 0 for all.", min=0)]
 TopP = Annotated[float, typer.Option(help="Sample among the fewest tokens with this much probability.")]

@@ -69,7 +69,9 @@ def already_there(screen: Output, out: Path, config: Any, recalibrate: Any, timi
     if not same_heads(there, config.heads):
         return False
     stages = [there.journal_options(name) for name in ("recalibration.jsonl", "timings.jsonl")]
-    if asdict(wanted) != asdict(type(config)(**there.about["config"])) or bank.signal != signal or stages[0] != recalibrate:
+    if asdict(wanted) != asdict(type(config)(**there.about["config"])) or stages[0] != recalibrate:
+        return False
+    if bank.evaluation.get("signal_asked", bank.signal.name) != signal:
         return False
     if {name: stages[1].get(name) for name in timing} != timing:
         return False

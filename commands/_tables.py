@@ -72,30 +72,6 @@ def recalibration_table(recalibrated: Sequence[Any]) -> Table:
     return Table("recalibration", "Recalibration: mean accepted drafts per step, root excluded", columns, rows)
 
 
-def timing_table(timed: Sequence[Any], model: Mapping[str, float]) -> Table:
-    """Every arm's speed.
-
-    Args:
-        model: seconds per step by the cost model.
-    """
-    rows = [
-        {"arm": arm.label, "nodes": arm.topology.size, "tokens_per_step": arm.tokens_per_step,
-         "ms_per_step": 1e3 * arm.seconds_per_step,
-         "model_ms": 1e3 * model[arm.label] if arm.label in model else None,
-         "draft_ms": 1e3 * arm.draft_seconds, "tokens_per_s": arm.tokens_per_s,
-         "decode_tokens_per_s": arm.decode_tokens_per_s, "speedup": arm.speedup, "speedup_low": arm.speedup_low,
-         "speedup_high": arm.speedup_high, "cv": arm.cv}
-        for arm in timed
-    ]  # fmt: skip
-    shown = [row | {"interval": f"{row['speedup_low']:.2f}–{row['speedup_high']:.2f}"} for row in rows]
-    columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_step", "tokens/step", ".2f"),
-               Column("ms_per_step", "ms/step", ".1f"), Column("model_ms", "model", ".1f"),
-               Column("draft_ms", "of it drafting", ".1f"),
-               Column("tokens_per_s", "tokens/s", ".1f"), Column("decode_tokens_per_s", "without prefill", ".1f"),
-               Column("speedup", "× ar", ".2f"), Column("interval", "95 % interval"), Column("cv", "cv", ".1%"))  # fmt: skip
-    return Table("timings", "Timing: end to end, prefill included, interleaved", columns, shown)
-
-
 def _of_bank(table: Table, bank: Any) -> Table:
     """The table with the bank's mark."""
     if not bank.too_small_to_trust:
@@ -135,19 +111,22 @@ def policy_table(bank: Any) -> Table:
     rows = []
     for name, policy in bank.policies.items():
         row = recorded.get(name, {})
-        gain = row.get("gain", {})
+        gain, seen = row.get("gain", {}), row.get("cross_validated_gain", {})
         rows.append({"policy": name + (" (recommended)" if name == bank.recommended else ""), "rule": describe(policy, bank),
                      "fit_tokens_per_s": row.get("fit_tokens_per_s"), "test_tokens_per_s": row.get("test_tokens_per_s"),
-                     "gain": gain.get("ratio"), "gain_low": gain.get("low"), "gain_high": gain.get("high"),
-                     "interval": f"{gain['low']:.3f}–{gain['high']:.3f}" if gain else "",
+                     "cross_validated": seen.get("ratio"), "cross_validated_low": seen.get("low"),
+                     "cross_validated_high": seen.get("high"), "gain": gain.get("ratio"), "gain_low": gain.get("low"),
+                     "gain_high": gain.get("high"), "interval": f"{gain['low']:.3f}–{gain['high']:.3f}" if gain else "",
+                     "headroom": row.get("headroom"), "random_tokens_per_s": row.get("random_tokens_per_s"),
                      "switches": row.get("switches_per_100_steps")})  # fmt: skip
     if recorded:
         rows.append({"policy": "oracle (ceiling)", "rule": "knows each step's acceptance",
                      "fit_tokens_per_s": bank.evaluation.get("oracle_fit_tokens_per_s"),
-                     "test_tokens_per_s": bank.evaluation.get("oracle_test_tokens_per_s")})  # fmt: skip
+                     "test_tokens_per_s": bank.evaluation.get("oracle_test_tokens_per_s"), "headroom": 1.0})  # fmt: skip
     columns = (Column("policy", "policy"), Column("rule", "rule"), Column("fit_tokens_per_s", "tokens/s, fit", ".1f"),
-               Column("test_tokens_per_s", "tokens/s, test", ".1f"), Column("gain", "× static", ".3f"),
-               Column("interval", "95 % interval"), Column("switches", "switches/100", ".1f"))  # fmt: skip
+               Column("cross_validated", "× static, held out", ".3f"), Column("test_tokens_per_s", "tokens/s, test", ".1f"),
+               Column("gain", "× static", ".3f"), Column("interval", "95 % interval"), Column("headroom", "headroom", ".0%"),
+               Column("random_tokens_per_s", "at random", ".1f"), Column("switches", "switches/100", ".1f"))  # fmt: skip
     return _of_bank(Table("policies", f"Policies on {bank.signal}, by replay with measured step costs", columns, rows), bank)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import _options as opt
 from ._output import Output
 from ._runs import already_there, options_of, prompt_counts
+from ._scheduler import report_study, verdict
 from ._session import open_run, start_run
 from ._side_by_side import side_by_side
 from ._tables import (
@@ -20,8 +21,8 @@ from ._tables import (
     marked,
     policy_table,
     recalibration_table,
-    timing_table,
 )
+from ._timing import limits, report_timing
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
@@ -56,8 +57,9 @@ def run(
     trees: opt.Trees = 7,
     recalibrate_prompts: opt.RecalibratePrompts = 4,
     time_prompts: opt.TimePrompts = 4,
-    rounds: opt.Rounds = 2,
-    signal: opt.Signal = "path_value_4",
+    rounds: opt.TimeRounds = None,
+    budget: opt.Budget = None,
+    signal: opt.Signal = "auto",
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -71,12 +73,13 @@ def run(
     A killed run goes on where it stopped when the same command is given again.
     """
     from entmtp_calib.calibrate.splits import RunConfig
-    from entmtp_calib.signals import signal_depth
+    from entmtp_calib.signals import check_asked
 
     screen = Output(json, quiet)
     config = RunConfig(**options_of(ctx, preset))
-    signal_depth(signal)  # a typo should not cost the hours before the signal is read
-    stages = {"trees": trees, "prompts": recalibrate_prompts}, {"rounds": rounds, "prompts": time_prompts}
+    check_asked(signal)  # a typo should not cost the hours before the signal is read
+    timing = limits(rounds, budget) | {"prompts": time_prompts}
+    stages = {"trees": trees, "prompts": recalibrate_prompts}, timing
     if not fresh and dump_prompts is None and already_there(screen, out, config, *stages, signal):
         screen.finish("run")
         return
@@ -94,8 +97,8 @@ def run(
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts)
         _report_recalibration(screen, recalibrated, counts)
         screen.say("time: every arm on every prompt, interleaved")
-        timed = calibration.time(rounds, time_prompts)
-        _report_timing(screen, calibration, timed, counts)
+        timed = calibration.time(**timing)
+        report_timing(screen, calibration, timed, counts)
         screen.say("fit-thresholds: policies by replay")
         calibration.fit(signal, timed, recalibrated)
     _report_bank(screen, calibration)
@@ -180,7 +183,8 @@ def recalibrate(
 
 def time(
     run_folder: opt.RunFolder,
-    rounds: opt.Rounds = 2,
+    rounds: opt.TimeRounds = None,
+    budget: opt.Budget = None,
     prompts: opt.TimePrompts = 4,
     seed: opt.SameSeed = None,
     device: opt.Device = "auto",
@@ -191,17 +195,21 @@ def time(
 ) -> None:
     """Time plain decoding, every candidate and the published 63-node tree, end to end and interleaved."""
     screen = Output(json, quiet)
+    timing = limits(rounds, budget)
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
-        timed = calibration.time(rounds, prompts, fresh)
-    _report_timing(screen, calibration, timed, prompt_counts(screen, calibration, {"time": prompts}))
+        timed = calibration.time(prompts=prompts, fresh=fresh, **timing)
+    report_timing(screen, calibration, timed, prompt_counts(screen, calibration, {"time": prompts}))
     screen.say(f"next: entmtp fit-thresholds {run_folder}")
     screen.finish("time")
 
 
 def fit_thresholds(
     run_folder: opt.RunFolder,
-    signal: opt.Signal = "path_value_4",
+    signal: opt.Signal = "auto",
+    study: Annotated[
+        bool, typer.Option("--study", help="Look at every signal, and try other orders of drafting.", show_default="off")
+    ] = False,
     seed: opt.SameSeed = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -210,18 +218,18 @@ def fit_thresholds(
     quiet: opt.Quiet = False,
 ) -> None:
     """Choose the bank from the timings, fit the policies by replay and write bank.json."""
-    from entmtp_calib.signals import signal_depth
+    from entmtp_calib.signals import check_asked
 
     screen = Output(json, quiet)
-    signal_depth(signal)
+    check_asked(signal)
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         if fresh:
             calibration.run.clear("fit-thresholds")
         calibration.require("timings.jsonl", "time")
         recalibrated = calibration.recalibrate(**calibration.options("recalibrate"))
-        timing = {name: calibration.options("time")[name] for name in ("rounds", "prompts")}
-        calibration.fit(signal, calibration.time(**timing), recalibrated)
+        timing = {name: calibration.options("time").get(name) for name in ("rounds", "prompts", "budget")}
+        calibration.fit(signal, calibration.time(**timing), recalibrated, study)
     _report_bank(screen, calibration)
     screen.say(f"next: entmtp decode --bank {run_folder / 'bank.json'} 'your prompt'")
     screen.finish("fit-thresholds")
@@ -237,23 +245,6 @@ def _report_recalibration(screen: Output, recalibrated: Sequence[Any], counts: M
         screen.say("order of the trees: " + ("; ".join(f"{a} now before {b}" for a, b in pairs) or "unchanged on new prompts"))
 
 
-def _report_timing(screen: Output, calibration: Calibration, timed: list[Any], counts: Mapping[str, int]) -> None:
-    from entmtp_calib.calibrate.timing import AR_AGAIN
-
-    model, error = calibration.step_costs()
-    screen.table(marked(timing_table(timed, model), counts))
-    screen.keep(cost_model_error=error)
-    if error == error:
-        screen.say(f"cost model (rows, levels, context): off by {error:.1%} on an arm that it has not seen")
-    again = next(arm for arm in timed if arm.label == AR_AGAIN)
-    screen.say(
-        f"A/A check: plain decoding against itself gives {again.speedup:.3f} ({again.speedup_low:.3f}–{again.speedup_high:.3f})"
-    )
-    noisy = max(timed, key=lambda arm: arm.cv)
-    if noisy.cv > 0.1:
-        screen.warn(f"rounds of {noisy.label} differ by {noisy.cv:.0%}: close other programs, or give more --rounds")
-
-
 def _report_bank(screen: Output, calibration: Calibration) -> None:
     from entmtp_calib.bank import load_bank
 
@@ -261,11 +252,11 @@ def _report_bank(screen: Output, calibration: Calibration) -> None:
     screen.table(arms_table(bank))
     screen.table(bank_table(bank))
     screen.table(policy_table(bank))
+    report_study(screen, calibration.run.file("study.json"))
     screen.keep(bank_file=str(calibration.run.file("bank.json")), recommended=bank.recommended,
                 prompts_used=bank.prompts.get("prompts_used", {}), too_small_to_trust=bank.too_small_to_trust)  # fmt: skip
     if bank.acceptance["rule"] != "exact":
         screen.text("Typical acceptance is not lossless: the text depends on the tree. Only the best static tree is offered.")
-    elif bank.recommended == "static":
-        screen.text("No policy that switches has a measurable gain over the best static tree: static is recommended.")
     else:
-        screen.text(f"Recommended: {bank.recommended}.")
+        for sentence in verdict(bank):
+            screen.text(sentence)

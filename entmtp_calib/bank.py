@@ -16,7 +16,7 @@ from typing import Any
 
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.policy import Policy, policy_from_json
-from entmtp_calib.signals import signal_depth
+from entmtp_calib.signals import Signal, signal_from_json
 from entmtp_calib.storage import read_json, savable, to_json, write_atomically
 from entmtp_calib.template import RESOLVED
 from entmtp_calib.topology import Topology, from_lists
@@ -80,7 +80,7 @@ class TopologyBank:
     heads: Mapping[str, Any]
     acceptance: Mapping[str, Any]
     template: Mapping[str, Any]
-    signal: str
+    signal: Signal
     trees: tuple[BankTree, ...]
     policies: Mapping[str, Policy]
     recommended: str
@@ -129,11 +129,12 @@ class TopologyBank:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the file."""
-        plain = ("task", "target", "heads", "acceptance", "template", "signal", "recommended", "measured", "evaluation",
+        plain = ("task", "target", "heads", "acceptance", "template", "recommended", "measured", "evaluation",
                  "splits", "limits", "provenance")  # fmt: skip
         value: dict[str, Any] = {name: getattr(self, name) for name in plain}
         value |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name)}
         policies = {name: policy.to_json() for name, policy in self.policies.items()}
+        value["signal"] = self.signal.to_json()
         return value | {"format": FORMAT, "version": VERSION, "trees": [t.to_json() for t in self.trees], "policies": policies}
 
 
@@ -170,15 +171,13 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     recommended = _get(value, "recommended", str)
     if recommended not in policies:
         raise ArtefactError(f"field 'recommended' names {recommended!r}, which is no policy of the bank.")
-    signal = _get(value, "signal", str)
-    try:
-        needed = signal_depth(signal)
-    except UsageError as error:
-        raise ArtefactError(f"field 'signal': {error.message}", error.hint) from None
+    if "signal" not in value:
+        raise ArtefactError("field 'signal' is missing.")
+    signal = signal_from_json(value["signal"])
     target, heads = _section(value, "target", ("name", "identity")), _section(value, "heads", ("name", "identity"))
     depth = max(tree.topology.depth for tree in trees)
-    if type(heads.get("heads")) is not int or heads["heads"] < max(depth, needed):
-        raise ArtefactError(f"the bank needs {max(depth, needed)} heads and names heads with {heads.get('heads')!r}.")
+    if type(heads.get("heads")) is not int or heads["heads"] < max(depth, signal.depth):
+        raise ArtefactError(f"the bank needs {max(depth, signal.depth)} heads and names heads with {heads.get('heads')!r}.")
     acceptance = _section(value, "acceptance", ("rule",))
     if not _is_rule(acceptance):
         raise ArtefactError(f"acceptance {dict(acceptance)} is not known.", f"Known rules: {', '.join(_RULES)}.")

@@ -1,4 +1,4 @@
-"""What one self-rollout tells about every tree: traces, the walk of a topology over them, and the replay of a policy.
+"""What one self-rollout tells about every tree: traces, and the walk of a topology over them.
 
 Under greedy acceptance the text does not depend on the tree, so the ranks of the true tokens under each head decide what any
 topology accepts at any position. Numpy only; knows nothing of models or files.
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from entmtp_calib.policy import Policy
-from entmtp_calib.signals import compute_signal
 from entmtp_calib.topology import Topology
 
 Ints = NDArray[np.int32]
@@ -47,34 +45,6 @@ class Trace:
     def heads(self) -> int:
         """Number of heads that looked at the text."""
         return int(self.ranks.shape[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The steps that a policy would make over some traces.
-
-    positions, index, accepted: int64 `[steps]`, concatenated over the traces; prompt: int64 `[steps]`, index of the trace.
-    """
-
-    positions: NDArray[np.int64]
-    index: NDArray[np.int64]
-    accepted: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-
-    @property
-    def mean_accept(self) -> float:
-        """Pooled: all accepted drafts / all steps."""
-        return float(self.accepted.mean()) if len(self.accepted) else 0.0
-
-    @property
-    def tokens(self) -> int:
-        """Committed tokens: a root and its accepted drafts per step."""
-        return int(self.accepted.sum()) + len(self.accepted)
-
-    @property
-    def switches(self) -> int:
-        """Steps whose tree differs from the one before in the same text."""
-        return int(((self.index[1:] != self.index[:-1]) & (self.prompt[1:] == self.prompt[:-1])).sum())
 
 
 class NodeTable:
@@ -135,55 +105,3 @@ def mean_accept(topology: Topology, traces: Sequence[Trace]) -> float:
         accepted += int(depths[positions].sum())
         steps += len(positions)
     return accepted / steps if steps else 0.0
-
-
-class Replayer:
-    """Runs policies over traces without a model; what does not depend on the policy is computed once.
-
-    Args:
-        topologies: the bank that the policies' indices mean.
-        traces: texts to replay.
-        signal: what policies read; None if only static ones will run.
-    """
-
-    def __init__(self, topologies: Sequence[Topology], traces: Sequence[Trace], signal: str | None = None) -> None:
-        self.depths = [np.stack([accepted_depths(topology, trace) for topology in topologies], 1) for trace in traces]
-        self.signals = [_signal(signal, trace) for trace in traces]
-        self._depth_rows = [depths.tolist() for depths in self.depths]
-        self._signal_rows = [signals.tolist() for signals in self.signals]
-
-    def run(self, policy: Policy) -> Replay:
-        """The steps of `policy`, state reset at every text."""
-        steps: list[tuple[int, int, int, int]] = []
-        start = policy.members[0]
-        for number, (depths, signals) in enumerate(zip(self._depth_rows, self._signal_rows, strict=True)):
-            here, index = 0, start
-            while here < len(depths):
-                index = policy.next(index, signals[here])
-                accepted = depths[here][index]
-                steps.append((here, index, accepted, number))
-                here += 1 + accepted
-        table = np.asarray(steps, np.int64).reshape(-1, 4)
-        return Replay(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
-
-    def oracle_seconds(self, seconds: Sequence[float]) -> list[float]:
-        """Least time per text if every step knew its acceptance beforehand: a shortest path, since the text is given.
-
-        Args:
-            seconds: cost of one step with each topology.
-        """
-        return [_shortest(depths, list(seconds)) for depths in self._depth_rows]
-
-
-def _shortest(depths: list[list[int]], seconds: list[float]) -> float:
-    least = [0.0] * (len(depths) + 1)
-    for here in range(len(depths) - 1, -1, -1):
-        row = depths[here]
-        least[here] = min(cost + least[here + 1 + row[tree]] for tree, cost in enumerate(seconds))
-    return least[0]
-
-
-def _signal(name: str | None, trace: Trace) -> Floats:
-    if name is None:
-        return np.full(len(trace), np.nan, np.float32)
-    return compute_signal(name, trace.root_logp, trace.chain_logp)

@@ -1,6 +1,6 @@
 """Policies: which tree of a bank comes next, given the one in use and this step's signal.
 
-Frozen, pure, without torch: the same object drives the decoder and is replayed over recorded signals.
+Frozen, pure, without torch: the same object drives the decoder, one step at a time, and is replayed over many texts at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from entmtp_calib.errors import ArtefactError
+
+Indices = NDArray[np.int64]
 
 
 class Policy(Protocol):
@@ -27,6 +32,9 @@ class Policy(Protocol):
 
     def next(self, index: int, signal: float) -> int:
         """Index of the tree for this step."""
+
+    def next_many(self, index: Indices, signal: NDArray[np.float64]) -> Indices:
+        """The same for many texts side by side, `[texts]` each."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, read back by `policy_from_json`."""
@@ -45,6 +53,9 @@ class Static:
 
     def next(self, index: int, signal: float) -> int:
         return self.index
+
+    def next_many(self, index: Indices, signal: NDArray[np.float64]) -> Indices:
+        return np.full_like(index, self.index)
 
     def to_json(self) -> dict[str, Any]:
         return {"index": self.index}
@@ -78,6 +89,9 @@ class Ladder:
 
     def next(self, index: int, signal: float) -> int:
         return self.trees[bisect_right(self.edges, signal)]
+
+    def next_many(self, index: Indices, signal: NDArray[np.float64]) -> Indices:
+        return np.asarray(self.trees)[np.searchsorted(self.edges, signal, side="right")]
 
     def to_json(self) -> dict[str, Any]:
         return {"edges": list(self.edges), "trees": list(self.trees)}
@@ -114,8 +128,17 @@ class Hysteresis:
             return self.low
         return index
 
+    def next_many(self, index: Indices, signal: NDArray[np.float64]) -> Indices:
+        return hysteresis(self.on, self.off, self.low, self.high, index, signal)
+
     def to_json(self) -> dict[str, Any]:
         return {"on": self.on, "off": self.off, "low": self.low, "high": self.high}
+
+
+def hysteresis(on: Any, off: Any, low: Any, high: Any, index: Indices, signal: NDArray[np.float64]) -> Indices:
+    """`Hysteresis.next` for many texts, each with its own rule if thresholds and trees are arrays `[texts]` too."""
+    stays = ~(signal < off) & ((index == low) | (index == high))  # a signal that is no number keeps what was in use
+    return np.where(signal >= on, high, np.where(stays, index, low))
 
 
 def policy_from_json(kind: str, value: Any, trees: int) -> Policy:

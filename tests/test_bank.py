@@ -14,6 +14,7 @@ import pytest
 from entmtp_calib.bank import BankTree, TopologyBank, load_bank
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.policy import Hysteresis, Ladder, Static
+from entmtp_calib.signals import Signal, terms
 from entmtp_calib.topology import Topology, published_default
 
 GOLDEN = Path(__file__).parent / "golden" / "bank-v1.json"
@@ -33,7 +34,7 @@ def small_bank() -> TopologyBank:
         heads={"name": "heads", "identity": "sha256:heads", "layout": "hydra", "heads": 4},
         acceptance={"rule": "exact", "temperature": 0},
         template={"style": "raw", "hash": "sha256:template"},
-        signal="path_value_2",
+        signal=Signal("path_value_2"),
         trees=(
             tree("ar", Topology(), 0, 1, 40, 0.025, 0, 1, 0.9921875, 1.0078125),
             tree("n3-d2", Topology(((0,), (1,), (0, 0))), 0.75, 1.75, 62.5, 0.028, 0.001, 1.5625, 1.5, 1.625),
@@ -205,6 +206,20 @@ def test_a_bank_needs_as_many_heads_as_its_deepest_tree_and_its_signal(tmp_path:
         assert "needs 4 heads" in refusal(tmp_path, changed("heads", "heads", to=wrong))
     assert "needs 9 heads" in refusal(tmp_path, changed("signal", to="path_value_9"))
     assert "signal" in refusal(tmp_path, changed("signal", to="tau"))
+
+
+def test_a_fitted_signal_is_kept_as_plain_numbers(tmp_path: Path) -> None:
+    signal = Signal("combined", (0.5, -0.25, 0.125, 1.0, 2.0, -1.5))
+    bank = replace(small_bank(), signal=signal)
+    bank.save(tmp_path / "bank.json")
+    assert load_bank(tmp_path / "bank.json").signal == signal
+    assert json.loads((tmp_path / "bank.json").read_text())["signal"]["weights"]["accepted_ema_8"] == 1.0
+    weights = dict.fromkeys(terms(2), 1.0)
+    for wrong in (weights | {"path_2": "1"}, weights | {"path_4": 1.0}, {"intercept": 1.0}, weights | {"path_1": True}, []):
+        assert "signal" in refusal(tmp_path, changed("signal", to={"name": "combined", "weights": wrong}))
+    for name in ("base_top1", "mood", 3):
+        assert "signal" in refusal(tmp_path, changed("signal", to={"name": name, "weights": weights}))
+    assert "needs 5 heads" in refusal(tmp_path, changed("signal", to={"name": "combined", "weights": dict.fromkeys(terms(5), 1)}))
 
 
 def test_only_rules_that_a_decoder_can_run_are_read(tmp_path: Path) -> None:

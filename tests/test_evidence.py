@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from conftest import random_tree
 from handmade import NEVER, random_trace, trace
 
-from entmtp_calib.evidence import NodeTable, Replayer, Trace, accepted_depths, mean_accept, walk
+from entmtp_calib.evidence import NodeTable, Trace, accepted_depths, mean_accept, walk
 from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
-from entmtp_calib.signals import compute_signal, signal_depth
+from entmtp_calib.replay import Replayer
 from entmtp_calib.topology import Topology, chain, published_default
 
 SMALL = Topology(((0,), (1,), (0, 0), (1, 0), (1, 1), (1, 1, 0)))
@@ -132,46 +131,3 @@ def test_every_policy_writes_every_text_once_and_in_order() -> None:
 def test_a_replay_without_texts_is_empty() -> None:
     run = Replayer([Topology()], []).run(Static(0))
     assert (len(run.positions), run.mean_accept, run.tokens, run.switches) == (0, 0.0, 0, 0)
-
-
-def brute(depths: Sequence[Sequence[int]], seconds: Sequence[float], here: int = 0) -> float:
-    if here >= len(depths):
-        return 0.0
-    return min(cost + brute(depths, seconds, here + 1 + depths[here][tree]) for tree, cost in enumerate(seconds))
-
-
-def test_the_oracle_is_the_cheapest_of_all_ways_through_the_text() -> None:
-    rng = random.Random(4)
-    for _ in range(30):
-        trees = [Topology(), random_tree(rng, 3), random_tree(rng, 15)]
-        seconds = [rng.uniform(0.5, 1.5) for _ in trees]
-        texts = [random_trace(rng, rng.randrange(1, 8)) for _ in range(2)]
-        replayer = Replayer(trees, texts)
-        depths = [list(zip(*(naive(tree, text) for tree in trees), strict=True)) for text in texts]
-        wanted = [brute(rows, seconds) for rows in depths]
-        assert replayer.oracle_seconds(seconds) == pytest.approx(wanted)
-
-
-def test_no_policy_is_faster_than_the_oracle() -> None:
-    rng = random.Random(5)
-    for _ in range(20):
-        replayer = Replayer([Topology(), random_tree(rng, 5), random_tree(rng, 20)],
-                            [random_trace(rng, 40) for _ in range(3)], "base_top1")  # fmt: skip
-        seconds = np.array([rng.uniform(0.5, 2) for _ in range(3)])
-        for policy in POLICIES:
-            assert sum(replayer.oracle_seconds(seconds.tolist())) <= seconds[replayer.run(policy).index].sum() + 1e-9
-
-
-def test_a_path_value_is_the_product_along_the_chain_for_one_step_and_for_many() -> None:
-    root = np.log(np.array([0.5, 0.8], np.float32))
-    heads = np.log(np.array([[0.5, 0.25, 0.1], [0.9, 0.8, 0.7]], np.float32))
-    assert compute_signal("base_top1", root, heads) == pytest.approx([0.5, 0.8])
-    assert compute_signal("path_value_1", root, heads) == pytest.approx([0.25, 0.72])
-    assert compute_signal("path_value_2", root, heads) == pytest.approx([0.0625, 0.576])
-    assert compute_signal("expected_chain_1", root, heads) == pytest.approx([0.5, 0.9])
-    assert compute_signal("expected_chain_2", root, heads) == pytest.approx([0.5 + 0.125, 0.9 + 0.72])
-    for name in ("base_top1", "path_value_1", "path_value_3", "expected_chain_1", "expected_chain_3"):
-        many = compute_signal(name, root, heads)
-        assert many.dtype == np.float32
-        assert [compute_signal(name, root[place], heads[place]) for place in range(2)] == many.tolist()
-    assert [signal_depth(name) for name in ("base_top1", "path_value_1", "path_value_9")] == [0, 1, 9]

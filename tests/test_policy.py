@@ -6,10 +6,11 @@ import json
 import math
 import random
 
+import numpy as np
 import pytest
 
 from entmtp_calib.errors import ArtefactError
-from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static, policy_from_json
+from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static, hysteresis, policy_from_json
 
 NAN, INF = float("nan"), float("inf")
 LADDER = Ladder((0.25, 0.5), (2, 0, 1))
@@ -64,6 +65,24 @@ def test_whatever_the_signal_the_next_tree_is_a_member(policy: Policy) -> None:
         for index in range(5):
             assert policy.next(index, signal) in policy.members
     assert list(policy.members) == sorted(set(policy.members))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=IDS)
+def test_many_texts_at_once_are_each_text_by_itself(policy: Policy) -> None:
+    signals = np.array([NAN, INF, -INF, -1.0, 0.0, 0.25, 0.4, 0.5, 0.6, 1.0] * 5)
+    index = np.repeat(np.arange(5), 10)
+    wanted = [policy.next(int(tree), float(signal)) for tree, signal in zip(index, signals, strict=True)]
+    assert policy.next_many(index, signals).tolist() == wanted
+
+
+def test_many_hystereses_at_once_are_each_by_itself() -> None:
+    rng = random.Random(0)
+    rules = [Hysteresis(*sorted((rng.random(), rng.random()), reverse=True), *rng.sample(range(3), 2)) for _ in range(200)]
+    index = np.array([rng.randrange(3) for _ in rules])
+    signals = np.array([rng.random() for _ in rules])
+    columns = [np.array([getattr(rule, name) for rule in rules]) for name in ("on", "off", "low", "high")]
+    wanted = [rule.next(int(tree), float(signal)) for rule, tree, signal in zip(rules, index, signals, strict=True)]
+    assert hysteresis(*columns, index, signals).tolist() == wanted
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,16 @@ from conftest import VOCAB, plain, random_tree
 from entmtp_calib.calibrate.candidates import Candidate
 from entmtp_calib.calibrate.recalibrate import compare, recalibrate
 from entmtp_calib.calibrate.rollout import load_trace, self_rollout
-from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, bootstrap_ratio, time_arms
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import trace_text
 from entmtp_calib.errors import ArtefactError, EntmtpError
-from entmtp_calib.evidence import Replayer, accepted_depths, walk
+from entmtp_calib.evidence import accepted_depths, walk
 from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
+from entmtp_calib.replay import Replayer
+from entmtp_calib.signals import Signal, signal_names
 from entmtp_calib.storage import Journal
 from entmtp_calib.topology import Topology, published_default
 
@@ -47,6 +48,27 @@ def test_replay_of_a_trace_equals_the_rollout_step_by_step(target: Target, heads
         accepted += int(run.accepted.sum())
     if policy.kind == "static":
         assert accepted > 0
+
+
+COMBINED = Signal("combined", (0.1, 0.2, -0.05, 0.7, 0.4, 0.3, -0.2, 0.1))
+
+
+@pytest.mark.parametrize("signal", [*map(Signal, signal_names(4)[:-1]), COMBINED], ids=str)
+def test_a_decoder_reads_the_signal_that_its_replay_reads(target: Target, heads: DraftHeads, signal: Signal) -> None:
+    bank = [Topology(), random_tree(random.Random(5), 6), published_default()]
+    stop = StopRule(target.end_ids, 40)
+    texts = prompts(3, seed=1)
+    traces = [trace_text(target, heads, name, ids, plain(target, ids, stop)) for name, ids in texts]
+    seen = np.sort(Replayer(bank, traces, signal).run(Static(2)).signals)
+    edges = np.unique((seen[[len(seen) // 3, 2 * len(seen) // 3]] + seen[[len(seen) // 3 + 1, 2 * len(seen) // 3 + 1]]) / 2)
+    policy = Ladder(tuple(edges.tolist()), (1, 2, 0)[: len(edges) + 1])
+    assert len(policy.members) > 1
+    run = Replayer(bank, traces, signal).run(policy)
+    steps = [step for _name, ids in texts for step in Decoder(target, heads, bank, policy, signal).steps(ids, stop)]
+    assert [step.index for step in steps] == run.index.tolist()
+    assert [step.signal for step in steps] == pytest.approx(run.signals.tolist(), rel=1e-3, abs=1e-5)
+    if signal.name == "accepted_ema_8":
+        assert [step.signal for step in steps] == run.signals.tolist()
 
 
 def test_a_trace_does_not_depend_on_what_follows(target: Target, heads: DraftHeads) -> None:
@@ -97,44 +119,6 @@ def test_a_rollout_that_disagrees_with_its_replay_is_an_error(target: Target, he
     with pytest.raises(EntmtpError, match="position 0"):
         compare(tree, wrong, trace, 1e-9)
     assert compare(tree, [right[0] + 1], trace, float("inf")) == 1
-
-
-def test_timing_is_paired_warmed_up_and_resumes(target: Target, heads: DraftHeads, tmp_path: Path) -> None:
-    arms = [Arm(AR, Topology()), Arm("default", published_default())]
-    journal = Journal(tmp_path / "rows.jsonl")
-    stop = StopRule(target.end_ids, 10)
-    timed = time_arms(target, heads, arms, prompts(3), stop, 2, 0, journal, [])
-    rows = journal.rows()
-    runs = [row for row in rows if "seconds" in row and row["round"] >= 0]
-    keys = {(row["arm"], row["prompt"], row["round"]) for row in runs}
-    assert len(keys) == len(runs) == 3 * 3 * 2
-    assert {row["arm"] for row in rows if row["round"] == -1} == {AR, AR_AGAIN, "default"}
-    assert timed[0].speedup == pytest.approx(1.0)
-    assert [arm.label for arm in timed] == [AR, "default", AR_AGAIN]
-    again = time_arms(target, heads, arms, prompts(3), stop, 2, 0, journal, rows)
-    assert again == timed
-    assert journal.rows() == rows
-
-
-def test_different_tokens_in_two_rounds_void_a_timing(target: Target, heads: DraftHeads, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "rows.jsonl")
-    stop = StopRule(target.end_ids, 10)
-    arms = [Arm(AR, Topology())]
-    time_arms(target, heads, arms, prompts(2), stop, 2, 0, journal, [])
-    rows = journal.rows()
-    next(row for row in rows if row["round"] == 1)["ids"] = "something else"
-    with pytest.raises(EntmtpError, match="void"):
-        time_arms(target, heads, arms, prompts(2), stop, 2, 0, journal, rows)
-
-
-def test_the_interval_of_a_ratio_covers_one_for_equal_arms_and_not_for_a_faster_one() -> None:
-    rng = random.Random(0)
-    base = {f"p{number}": (100.0, 2.0 * rng.uniform(0.98, 1.02)) for number in range(30)}
-    same = {name: (100.0, 2.0 * rng.uniform(0.98, 1.02)) for name in base}
-    fast = {name: (100.0, 1.8 * rng.uniform(0.98, 1.02)) for name in base}
-    low, high = bootstrap_ratio(same, base, 0)
-    assert low < 1 < high
-    assert bootstrap_ratio(fast, base, 0)[0] > 1.05
 
 
 def test_rollouts_do_not_depend_on_how_prompts_are_batched(

@@ -5,59 +5,80 @@ Numpy only; policies are replayed, nothing is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import isnan, nan
 from typing import Any
 
 from entmtp_calib.bank import BankTree, TopologyBank
 from entmtp_calib.calibrate.bank_rules import hull
+from entmtp_calib.calibrate.ceiling import headroom_share, oracle, random_switching
+from entmtp_calib.calibrate.combined_signal import signal_for
+from entmtp_calib.calibrate.held_out import Fit, held_out
 from entmtp_calib.calibrate.recalibrate import Recalibrated
+from entmtp_calib.calibrate.signal_study import Studied, choose_signal, pearson, study
 from entmtp_calib.calibrate.thresholds import (
     Costs,
     Gain,
     Outcome,
+    Speed,
     best_static,
-    correlation,
     evaluate,
     fit_hysteresis,
     fit_ladder,
     gain,
-    oracle_tokens_per_s,
 )  # fmt: skip
 from entmtp_calib.calibrate.timing import Timed
-from entmtp_calib.evidence import Replayer
 from entmtp_calib.policy import Policy, Static
 from entmtp_calib.provenance import machine, provenance
+from entmtp_calib.replay import Replayer
+from entmtp_calib.signals import AUTO, COMBINED, Signal, signal_names
 from entmtp_calib.trust import too_few
+
+STUDY_BINS = 3
+"""Bins of the ladders by which signals are compared: more follow the noise of a few hundred steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A policy on the fit prompts and on the test prompts, with its gain there over the best static tree."""
+    """A policy on the fit prompts and on the test prompts.
+
+    cross_validated, gain: over the best static tree, of the fit prompts each judged by what did not see it, and of the test
+    prompts; floor: tokens per second of random switching at its shares, headroom: share of the way to the oracle, both on the
+    test prompts.
+    """
 
     name: str
     fit: Outcome
     test: Outcome
+    cross_validated: Gain
     gain: Gain
+    floor: float
+    headroom: float
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The bank's trees, tokens per second of every timed arm by replay, the policies over the bank, and the ceiling.
+    """The bank's trees, tokens per second of every timed arm by replay, the policies over the bank, and their ceiling.
 
-    measured: policies that rest on timings alone, where nothing can be replayed; the replayed figures are NaN then.
+    asked: the signal that was asked for; oracle_fit, oracle_test: tokens per second of the oracle, which drafts only what it
+    uses; oracle_shared: of one that drafts as a switching policy does, on the test prompts; study: what each signal tells, if it
+    was asked; measured: policies that rest on timings alone, where nothing can be replayed; the replayed figures are NaN then.
     """
 
-    signal: str
+    signal: Signal
+    asked: str
     kept: list[Timed]
     rates: Mapping[str, float]
     costs: Costs
     policies: list[Judged]
     recommended: str
-    oracle_fit: float
-    oracle_test: float
-    correlation: float
+    oracle_fit: float = nan
+    oracle_test: float = nan
+    oracle_shared: float = nan
+    correlation: float = nan
+    study: Sequence[Studied] = ()
     measured: Mapping[str, Policy] = field(default_factory=dict)
 
     @property
@@ -67,34 +88,76 @@ class Fitted:
 
 
 def fit_policies(
-    signal: str, kept: list[Timed], rates: Mapping[str, float], costs: Costs, fit: Replayer, test: Replayer, seed: int
-) -> Fitted:
-    """Fit static, ladder and hysteresis on `fit` and judge them on `test`; the simplest that is surely faster is recommended."""
-    static = best_static(fit, costs)
-    base = evaluate(static.policy, test, costs)
-    policies = []
-    for name, outcome in (("static", static), ("ladder", fit_ladder(fit, costs)), ("hysteresis", fit_hysteresis(fit, costs))):
-        judged = evaluate(outcome.policy, test, costs)
-        policies.append(Judged(name, outcome, judged, gain(judged, base, seed)))
-    better = [judged for judged in policies if judged.gain.measurable]
-    recommended = max(better, key=lambda judged: judged.gain.ratio).name if better else "static"
-    last = len(kept) - 1
+    asked: str, kept: list[Timed], rates: Mapping[str, float], costs_of: Callable[[str], Costs], fit: Replayer, test: Replayer,
+    seed: int, studied: bool = False, tick: Callable[[int, int], None] | None = None,
+) -> Fitted:  # fmt: skip
+    """Fit static, ladder and hysteresis on `fit`, judge them on `test`, and recommend.
+
+    Args:
+        asked: name of a signal, or "auto": the one whose ladder gains most on prompts that it did not see.
+        costs_of: step costs under a policy that reads a signal.
+        studied: whether all signals are looked at though one is given.
+        tick: told how many signals are done, of how many.
+    """
+    names = signal_names(fit.traces[0].heads) if asked == AUTO or studied else []
+    bins = min(STUDY_BINS, len(kept))
+    rows = study(names, costs_of, fit, test, bins, seed, partial(_tell, tick, len(names)))
+    name = choose_signal(rows) if asked == AUTO else asked
+    costs = costs_of(name)
+    signal = signal_for(name, fit, costs)
+    test, ceiling = test.reading(signal), oracle(test, costs.alone)
+    policies = _judge(name, costs, fit, test, ceiling, signal, seed)
+    run = test.run(policies[0].fit.policy)
+    shared = oracle(test, costs.among(range(len(kept))).tolist())
     return Fitted(
-        signal, kept, rates, costs, policies, recommended, oracle_tokens_per_s(fit, costs), oracle_tokens_per_s(test, costs),
-        correlation(test, last),
+        signal, asked, kept, rates, costs, policies, recommend(policies), oracle(fit, costs.alone).tokens_per_s,
+        ceiling.tokens_per_s, shared.tokens_per_s, pearson(run.signals, run.accepted), rows,
     )  # fmt: skip
+
+
+def _tell(tick: Callable[[int, int], None] | None, total: int, done: int) -> None:
+    if tick:
+        tick(done, total)
+
+
+def _judge(name: str, costs: Costs, fit: Replayer, test: Replayer, ceiling: Speed, signal: Signal, seed: int) -> list[Judged]:
+    """Every kind of policy; a ladder has the number of bins that gains most in cross-validation, of equals the fewest."""
+    base = held_out(name, best_static, fit, costs)
+    ladders: list[Fit] = [partial(fit_ladder, bins=bins) for bins in range(2, len(costs.alone) + 1)]
+    tried = [(fitter, gain(held_out(name, fitter, fit, costs), base, seed)) for fitter in ladders]
+    ladder = max(tried, key=lambda pair: pair[1].ratio)[0] if tried else partial(fit_ladder, bins=1)
+    kinds: dict[str, Fit] = {"static": best_static, "ladder": ladder, "hysteresis": fit_hysteresis}
+    seen = fit.reading(signal)
+    judged: list[Judged] = []
+    for kind, fitter in kinds.items():
+        outcome = fitter(seen, costs)
+        there = evaluate(outcome.policy, test, costs)
+        static = judged[0].test if judged else there
+        judged.append(Judged(
+            kind, outcome, there, gain(held_out(name, fitter, fit, costs), base, seed), gain(there, static, seed),
+            random_switching(there, test, costs, seed), headroom_share(there, static, ceiling),
+        ))  # fmt: skip
+    return judged
+
+
+def recommend(policies: Sequence[Judged]) -> str:
+    """The switching policy that gains most in cross-validation, if its gain on the test prompts has an interval above 1 too; else
+    static. Of equals the first, which is the simpler."""
+    better = [judged for judged in policies if judged.gain.measurable and judged.cross_validated.ratio > 1]
+    return max(better, key=lambda judged: judged.cross_validated.ratio).name if better else "static"
 
 
 def fit_measured(signal: str, arms: Sequence[Timed]) -> Fitted:
     """The bank and its best tree by measured tokens per second alone, for acceptance that cannot be replayed.
 
-    Policies that switch would need rollouts of their own; there are none.
+    Policies that switch would need rollouts of their own; there are none, and `signal` is only written down.
     """
     rates = {arm.label: arm.tokens_per_s for arm in arms}
     kept = hull(arms, rates)
-    costs = Costs(tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), 0.0)
+    costs = Costs(tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), (0.0,) * len(kept))
     best = Static(len(kept) - 1)  # the hull's last member is its fastest
-    return Fitted(signal, kept, rates, costs, [], "static", nan, nan, nan, {"static": best})
+    named = Signal("base_top1" if signal in (AUTO, COMBINED) else signal)
+    return Fitted(named, signal, kept, rates, costs, [], "static", measured={"static": best})
 
 
 def make_bank(
@@ -136,21 +199,29 @@ def _bank_tree(arm: Timed, accept: float) -> BankTree:
 
 
 def _evaluation(fitted: Fitted) -> dict[str, Any]:
+    if not fitted.policies:
+        return {"method": "measured end to end, prefill included; nothing is replayed", "policies": {},
+                "arms_fit_tokens_per_s": dict(fitted.rates), "signal_asked": fitted.asked}  # fmt: skip
     rows = {
         judged.name: {"fit_tokens_per_s": judged.fit.tokens_per_s, "test_tokens_per_s": judged.test.tokens_per_s,
                       "test_mean_accept": judged.test.mean_accept, "switches_per_100_steps": judged.test.switches,
-                      "shares": list(judged.test.shares), "gain": asdict(judged.gain)}
+                      "shares": list(judged.test.shares), "cross_validated_gain": asdict(judged.cross_validated),
+                      "gain": asdict(judged.gain), "random_tokens_per_s": judged.floor, "headroom": number(judged.headroom)}
         for judged in fitted.policies
     }  # fmt: skip
-    if not fitted.policies:
-        return {"method": "measured end to end, prefill included; nothing is replayed", "policies": {},
-                "arms_fit_tokens_per_s": dict(fitted.rates)}  # fmt: skip
     return {
         "method": "replay with measured step costs, prefill left out",
         "policies": rows,
         "arms_fit_tokens_per_s": dict(fitted.rates),
         "oracle_fit_tokens_per_s": fitted.oracle_fit,
         "oracle_test_tokens_per_s": fitted.oracle_test,
-        "signal_correlation": None if isnan(fitted.correlation) else fitted.correlation,
-        "shared_draft_seconds": fitted.costs.shared,
+        "oracle_shared_draft_test_tokens_per_s": fitted.oracle_shared,
+        "signal_asked": fitted.asked,
+        "signal_correlation": number(fitted.correlation),
+        "shared_draft_seconds": list(fitted.costs.shared),
     }
+
+
+def number(value: float) -> float | None:
+    """A value for JSON, which has no NaN."""
+    return None if isnan(value) else value

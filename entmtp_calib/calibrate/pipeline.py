@@ -7,33 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from entmtp_calib.calibrate.bank_rules import hull
 from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
-from entmtp_calib.calibrate.cost_model import error_on_unseen, modelled
+from entmtp_calib.calibrate.cost_model import Predicted
 from entmtp_calib.calibrate.farm import Farm
 from entmtp_calib.calibrate.fitting import Fitted, fit_measured, fit_policies, make_bank
 from entmtp_calib.calibrate.generalisation import Generalisation, generalisation
 from entmtp_calib.calibrate.joint_search import grow_jointly, joint_rollout, joint_work
 from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate, rollout_work
 from entmtp_calib.calibrate.rollout import self_rollout, trace_work
+from entmtp_calib.calibrate.rounds import time_arms
+from entmtp_calib.calibrate.scheduler_study import other_orders, study_json
 from entmtp_calib.calibrate.search import Frontier, Growth, frontier_from_json, search
 from entmtp_calib.calibrate.splits import Encoded, Report, RunConfig, Splits
-from entmtp_calib.calibrate.thresholds import Costs, replayed_rates
-from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Timed, draft_seconds, time_arms
+from entmtp_calib.calibrate.switching_costs import SwitchingCosts
+from entmtp_calib.calibrate.thresholds import replayed_rates
+from entmtp_calib.calibrate.time_stage import progress, race_of, speeds
+from entmtp_calib.calibrate.timing import AR_AGAIN, Timed
 from entmtp_calib.engine.acceptance import GREEDY, Exact
-from entmtp_calib.engine.decoder import Decoder, check_depth
+from entmtp_calib.engine.limits import check_depth
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.errors import ArtefactError, UsageError
-from entmtp_calib.evidence import Replayer, Trace
-from entmtp_calib.policy import Ladder
+from entmtp_calib.evidence import Trace
 from entmtp_calib.provenance import machine, provenance
+from entmtp_calib.replay import Replayer
 from entmtp_calib.rundir import STAGES, RunDir
-from entmtp_calib.signals import signal_depth
+from entmtp_calib.signals import AUTO, signal_depth
 from entmtp_calib.storage import Journal, read_json, to_json, write_atomically
 from entmtp_calib.template import template_about
 from entmtp_calib.topology import Topology, from_lists
@@ -170,31 +175,36 @@ class Calibration:
         """Options that a stage was begun with."""
         return self.run.journal_options(STAGES[stage][0])
 
-    def time(self, rounds: int, prompts: int, fresh: bool = False) -> list[Timed]:
-        """Time plain decoding and every candidate, interleaved."""
-        arms = [Arm(AR, Topology())] + [Arm(c.label, c.topology) for c in self.candidates()]
-        options = {"rounds": rounds, "prompts": prompts, "machine": machine()["cpu"]}
+    def time(self, rounds: int | None, prompts: int, fresh: bool = False, budget: float | None = None) -> list[Timed]:
+        """Time plain decoding and every candidate, interleaved; rounds and budget as in `Race`."""
+        race = race_of(self.candidates(), rounds, budget, self.traces("fit") if self.config.rule.lossless else None)
+        options = {"rounds": rounds, "prompts": prompts, "machine": machine()["cpu"]} | ({"budget": budget} if budget else {})
         journal, rows = self.run.stage_journal("time", options, fresh)
         chosen = self.splits.fit[:prompts]
-        total = len(chosen) * (len(arms) + 1) * rounds
         return time_arms(
-            self.pair.target, self.pair.heads, arms, chosen, self.stop, rounds, self.config.seed, journal, rows,
-            lambda done: self.tick("time", done, total), self.config.rule,
+            self.pair.target, self.pair.heads, race, chosen, self.stop, self.config.seed, journal, rows,
+            progress(race, len(chosen), rows, self.tick), self.config.rule,
         )  # fmt: skip
 
-    def step_costs(self) -> tuple[dict[str, float], float]:
-        """Seconds per step of every timed arm by the cost model, and the model's mean relative error on an arm left out."""
-        rows = Journal(self.run.file("timings.jsonl")).rows()[1:]  # the first line has the options of the stage
-        trees = {AR: Topology()} | {candidate.label: candidate.topology for candidate in self.candidates()}
-        if not all("prompt_tokens" in row for row in rows if "seconds" in row):  # timed by an earlier version
-            return {}, float("nan")
-        return modelled(rows, trees), error_on_unseen(rows, trees)
+    def timing_rows(self) -> list[dict[str, Any]]:
+        """The rows of the timing journal; its first line has the options of the stage."""
+        return Journal(self.run.file("timings.jsonl")).rows()[1:]
 
-    def fit(self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated]) -> Fitted:
-        """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`."""
+    def predicted(self) -> dict[str, Predicted]:
+        """Every arm's speed on the timed prompts by the cost model; empty for a journal that is too old for it."""
+        traces = self.traces("fit")[: self.options("time")["prompts"]] if self.config.rule.lossless else None
+        return speeds(self.candidates(), self.timing_rows(), traces)
+
+    def fit(self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated], studied: bool = False) -> Fitted:
+        """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`.
+
+        Args:
+            signal: by name, or "auto".
+            studied: whether all signals are looked at, and other orders of drafting and choosing are tried; see `study.json`.
+        """
         self.check_signal(signal)
         arms = [arm for arm in timed if arm.label != AR_AGAIN]
-        fitted = self._fit_by_replay(signal, arms) if self.config.rule.lossless else fit_measured(signal, arms)
+        fitted = self._fit_by_replay(signal, arms, studied) if self.config.rule.lossless else fit_measured(signal, arms)
         prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
         bank_file = make_bank(
             asdict(self.config), self.run.about["inputs"], sorted(self.pair.target.end_ids),
@@ -203,18 +213,20 @@ class Calibration:
         bank_file.save(self.run.file("bank.json"))
         return fitted
 
-    def _fit_by_replay(self, signal: str, arms: Sequence[Timed]) -> Fitted:
+    def _fit_by_replay(self, signal: str, arms: Sequence[Timed], studied: bool) -> Fitted:
         fit_traces, test_traces = self.traces("fit"), self.traces("test")
         rates = replayed_rates(arms, fit_traces)
         kept = hull(arms, rates)
-        bank = [arm.topology for arm in kept]
-        costs = Costs(
-            alone=tuple(arm.seconds_per_step for arm in kept),
-            draft=tuple(arm.draft_seconds for arm in kept),
-            shared=self._shared_draft_seconds(bank, signal),
-        )
-        fit, test = (Replayer(bank, traces, signal) for traces in (fit_traces, test_traces))
-        return fit_policies(signal, kept, rates, costs, fit, test, self.config.seed)
+        costs = SwitchingCosts(self.pair, kept, self.config.rule, Journal(self.run.file("timings.jsonl")))
+        fit, test = (Replayer(costs.trees, traces) for traces in (fit_traces, test_traces))
+        tick = partial(self.tick, "signals")
+        fitted = fit_policies(signal, kept, rates, costs.of, fit, test, self.config.seed, studied, tick)
+        path = self.run.file("study.json")
+        path.unlink(missing_ok=True)
+        if fitted.study:
+            orders = other_orders(fitted, arms, costs, fit, test, self.splits, self.tick) if studied else {}
+            write_atomically(path, to_json(study_json(fitted, orders)))
+        return fitted
 
     def check_signal(self, signal: str) -> None:
         """Refuse a signal that needs more heads than there are.
@@ -222,20 +234,8 @@ class Calibration:
         Raises:
             UsageError: it does, or it is not known.
         """
-        if signal_depth(signal) > self.pair.heads.depth:
+        if signal != AUTO and signal_depth(signal) > self.pair.heads.depth:
             raise UsageError(f"signal {signal} needs {signal_depth(signal)} heads and there are {self.pair.heads.depth}.")
-
-    def _shared_draft_seconds(self, bank: Sequence[Topology], signal: str) -> float:
-        """Seconds to draft the union of the bank and the signal's chain: measured once, then kept with the timings."""
-        journal = Journal(self.run.file("timings.jsonl"))
-        label = f"union for {signal}"
-        for row in journal.rows():
-            if row.get("arm") == label:
-                return float(row["draft_seconds"])
-        everything = Ladder(tuple(range(1, len(bank))), tuple(range(len(bank))))
-        seconds = draft_seconds(Decoder(self.pair.target, self.pair.heads, bank, everything, signal, self.config.rule))
-        journal.append({"arm": label, "prompt": "", "round": 0, "draft_seconds": seconds})
-        return seconds
 
     def require(self, name: str, stage: str) -> None:
         """Insist on a file of an earlier stage.

@@ -6,8 +6,9 @@ text, files or tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -15,18 +16,22 @@ import torch
 from torch import Tensor
 
 from entmtp_calib.engine.acceptance import GREEDY, Accepted, Rule, accept
-from entmtp_calib.engine.drafter import Draft, Drafter, draft_tree, top_logp
+from entmtp_calib.engine.context import Context
+from entmtp_calib.engine.drafter import Draft, Drafter, draft_tree, entropy_of, top_logp
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.limits import check_depth, fit
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
-from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.guard import OFF, Guard
 from entmtp_calib.policy import Policy
-from entmtp_calib.signals import compute_signal, signal_depth
+from entmtp_calib.signals import Memory, Signal
 from entmtp_calib.topology import Topology, chain, union
 
 NO_ROOM = -1
 """`Step.index` when the context had no room for the chosen tree and the step went on without one."""
+HELD = -2
+"""`Step.index` when the guard held trees back and the step went on without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Step:
     """One step: the root and the drafts that were accepted behind it.
 
     tokens: committed ids, root first, nothing after an end token or past the cap; accepted: committed drafts, `len(tokens) - 1`;
-    index: tree of the bank that was verified; signal: what the policy read, NaN if it reads nothing;
+    index: tree of the bank that was verified, NO_ROOM or HELD; signal: what the policy read, NaN if it reads nothing;
     reason: "end", "stop" or "length" on the last step, else "".
     """
 
@@ -48,22 +53,20 @@ class Step:
 class _Root(NamedTuple):
     """What the target says at the front of the text.
 
-    token: its next token, int64 `[1]`; logp: log of its top-1 probability; hidden: what drafts start from, `[1, hidden]`;
-    position: where the token goes, int64 `[1]`.
+    token: its next token, int64 `[1]`; certainty: float32 `[2]`, log of its top-1 probability and, if the signal reads it, its
+    entropy in nats; hidden: what drafts start from, `[1, hidden]`; position: where the token goes, int64 `[1]`.
     """
 
     token: Tensor
-    logp: Tensor
+    certainty: Tensor
     hidden: Tensor
     position: Tensor
 
 
 class Generation(NamedTuple):
-    """A text after its prefill: its caches (the target's, the drafter's), committed length, stop rule and first root."""
+    """A text after its prefill: its caches with the prompt in them, stop rule and first root."""
 
-    cache: KVCache
-    memory: KVCache | None
-    length: int
+    context: Context
     stop: StopRule
     root: _Root
 
@@ -80,6 +83,8 @@ class Decoder:
         policy: chooses among them at every step.
         signal: what the policy reads; ignored by static policies.
         rule: how tokens are chosen and nodes accepted.
+        guard: holds trees back while they are slower than plain decoding; None to trust them.
+        clock: where the guard reads seconds.
 
     Raises:
         ArtefactError: a tree deeper than the heads, or a rank beyond their vocabulary.
@@ -91,15 +96,20 @@ class Decoder:
         drafter: Drafter | None,
         topologies: Sequence[Topology],
         policy: Policy,
-        signal: str | None = None,
+        signal: Signal | str | None = None,
         rule: Rule = GREEDY,
+        guard: Guard | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.target = target
         self.rule = rule
+        self.guard = guard
+        self.clock = clock
         self.drafter = drafter
         self.policy = policy
+        signal = Signal(signal) if isinstance(signal, str) else signal
         self.signal = None if len(policy.members) == 1 else signal
-        self.signal_depth = signal_depth(self.signal) if self.signal else 0
+        self.signal_depth = self.signal.depth if self.signal else 0
         self.layouts = {index: TreeLayout(topologies[index], target.device) for index in policy.members}
         self.bare = TreeLayout(Topology(), target.device)
         drafted = union([topologies[index] for index in policy.members] + [chain(self.signal_depth)])
@@ -108,63 +118,85 @@ class Decoder:
         self.reader = drafter if self.drafted.levels else None
         self.max_positions = min(target.max_positions, self.reader.max_positions if self.reader else target.max_positions)
         self.rows = {index: layout.rows_in(self.drafted) for index, layout in self.layouts.items()}
-        self.rows[NO_ROOM] = torch.zeros(1, dtype=torch.long, device=target.device)
+        self.rows[NO_ROOM] = self.rows[HELD] = torch.zeros(1, dtype=torch.long, device=target.device)
 
-    def steps(self, prompt: Sequence[int], stop: StopRule) -> Iterator[Step]:
+    def new_context(self) -> Context:
+        """Empty caches, for texts that share their beginning."""
+        return Context(self.target, self.reader)
+
+    def steps(self, prompt: Sequence[int], stop: StopRule, context: Context | None = None) -> Iterator[Step]:
         """Decode one text.
 
         Args:
             prompt: token ids, at least one, fewer than the model's positions.
             stop: when the text ends; the cap is lowered to what the context holds.
+            context: of `new_context`, for one text at a time; what it holds of the prompt is not computed again.
 
         Raises:
             UsageError: a prompt that is empty or fills the context.
         """
-        return self.resume(self.begin(prompt, stop))
+        return self.resume(self.begin(prompt, stop) if context is None else self.reopen(context, prompt, stop))
 
-    @torch.inference_mode()
     def begin(self, prompt: Sequence[int], stop: StopRule) -> Generation:
         """Prefill: all that happens before the first draft."""
+        return self.reopen(self.new_context(), prompt, stop)
+
+    @torch.inference_mode()
+    def reopen(self, context: Context, prompt: Sequence[int], stop: StopRule) -> Generation:
+        """Prefill what the context does not hold yet."""
         stop = fit(stop, len(prompt), self.target)
-        capacity = len(prompt) + stop.max_new_tokens + self.drafted.rows
-        cache = self.target.new_cache(capacity)
-        memory = self.reader.new_memory(capacity) if self.reader else None
-        out = self.target.prefill(torch.tensor([list(prompt)], device=self.target.device), cache)
-        states = self.read(out.hidden[0], 0, memory)
+        kept = context.keep(prompt, len(prompt) + stop.max_new_tokens + self.drafted.rows)
+        out = self.target.prefill(torch.tensor([list(prompt)[kept:]], device=self.target.device), context.cache, kept)
+        states = self.read(out.hidden[0], kept, context.memory)
+        context.ids += prompt[kept:]
         token = self.rule.choose(self.bare, out.logits[0, -1:], len(prompt) - 1)
-        root = self._root(out.logits[0, -1], states[-1], token, self.bare.depths + len(prompt))
-        return Generation(cache, memory, len(prompt), stop, root)
+        return Generation(context, stop, self._root(out.logits[0, -1], states[-1], token, self.bare.depths + len(prompt)))
 
     @torch.inference_mode()
     def resume(self, generation: Generation) -> Iterator[Step]:
         """The loop; it may be left after any step."""
-        cache, memory, length, stop, root = generation
-        text, index = list[int](), self.policy.members[0]
-        draft = self.draft(root)
-        token, _path, signal = self.fetch(root, draft, None)
+        context, stop, root = generation
+        text, index, watch = list[int](), self.policy.members[0], self.guard.start() if self.guard else OFF
+        held = watch.held
+        draft = self.draft(root, held)
+        token, _path, value = self.fetch(root, draft, None)
+        recall = Memory(self.signal) if self.signal else None
+        before: int | None = None  # drafts that the last step with a draft committed
         while True:
-            index = self.policy.next(index, signal)
+            start, length, signal = self.clock(), len(context.ids), value
+            if not held:
+                signal = float(recall.read(value, before)) if recall else value
+                index = self.policy.next(index, signal)
+            chosen = self.fitting(index, length, held)
             tokens, reason = stop.cut(text, [token])
             if reason:  # nothing need be verified behind it
-                yield Step(tuple(tokens), 0, index, signal, reason)
+                yield Step(tuple(tokens), 0, chosen, signal, reason)
                 return
-            fits = length + self.layouts[index].depth < self.max_positions
-            chosen = index if fits else NO_ROOM
-            accepted, root = self.verify(chosen, draft, length, cache, memory)
-            cache.commit(length, accepted.path)
-            tree, draft = draft, self.draft(root)
-            first, (token, path, next_signal) = token, self.fetch(root, draft, (tree.tokens[self.rows[chosen]], accepted))
+            accepted, root = self.verify(chosen, draft, length, context.cache, context.memory)
+            context.cache.commit(length, accepted.path)
+            done = (draft.tokens[self.rows[chosen]], accepted)
+            held = watch.held or length + 1 >= self.max_positions  # said before this step's end, since drafting comes first
+            draft = self.draft(root, held)
+            first, (token, path, value) = token, self.fetch(root, draft, done)
+            context.ids += (first, *path)
             tokens, reason = stop.cut(text, [first, *path])
+            watch = watch.after(len(path) + 1, self.clock() - start, chosen >= 0)
             yield Step(tuple(tokens), len(tokens) - 1, chosen, signal, reason)
             if reason:
                 return
             text += tokens
-            length, signal = length + len(tokens), next_signal
+            before = len(path) if chosen >= 0 else before
 
-    def draft(self, root: _Root) -> Draft:
-        """Guesses for every tree that the policy may choose, and the confidence along the greedy chain."""
-        if self.reader is None:
-            return Draft(root.token, root.logp.new_zeros(0))
+    def fitting(self, index: int, length: int, held: bool) -> int:
+        """The tree that a step verifies: `index` if there is room for it and nothing holds it back."""
+        if not held and length + self.layouts[index].depth < self.max_positions:
+            return index
+        return HELD if held and length + 1 < self.max_positions else NO_ROOM
+
+    def draft(self, root: _Root, held: bool = False) -> Draft:
+        """Guesses for every tree that the policy may choose, and the confidence along their chain; the root alone if held."""
+        if self.reader is None or held:
+            return Draft(root.token, root.certainty.new_zeros(0))
         return draft_tree(
             self.reader, self.drafted, root.hidden, root.token, self.signal_depth > 0, self.rule.ranking, root.position
         )
@@ -179,7 +211,7 @@ class Decoder:
         The drafter reads the states along the path, which are true ones; rows behind the accepted part are written over by the
         next step's.
         """
-        layout = self.bare if index == NO_ROOM else self.layouts[index]
+        layout = self.layouts.get(index, self.bare)
         tokens = draft.tokens[self.rows[index]]
         slots = torch.arange(length, length + layout.rows, device=tokens.device)
         cache.place(slots, length + layout.rows)
@@ -201,9 +233,9 @@ class Decoder:
         """The step's one transfer to the host.
 
         Returns:
-            The next root's id, the ids of the drafts just accepted, and the signal for the next choice.
+            The next root's id, the ids of the drafts just accepted, and what the next signal has of its step alone.
         """
-        bits = torch.cat((root.logp.reshape(1), draft.chain_logp)).view(torch.int32).long()
+        bits = torch.cat((root.certainty, draft.chain_logp)).view(torch.int32).long()
         parts = [root.token, bits]
         if done is not None:
             tokens, accepted = done
@@ -212,18 +244,22 @@ class Decoder:
         floats = values[1 : 1 + bits.shape[0]].astype(np.int32).view(np.float32)
         rest = values[1 + bits.shape[0] :]
         path = rest[2 : 2 + int(rest[0])].tolist() if done is not None else []
-        signal = float(compute_signal(self.signal, floats[0], floats[1:])) if self.signal else float("nan")
-        return int(values[0]), path, signal
+        if self.signal is None or len(floats) < 2 + self.signal_depth:
+            return int(values[0]), path, float("nan")
+        return int(values[0]), path, float(self.signal.at(floats[0], floats[1], floats[2:]))
 
     def dummy_root(self) -> _Root:
-        """A root to time drafts with."""
-        device = self.target.device
-        hidden = torch.zeros(1, self.target.hidden_size, dtype=self.target.dtype, device=device)
-        return _Root(self.bare.depths, torch.zeros((), device=device), hidden, self.bare.depths)
+        """A root to time drafts and signals with."""
+        target = self.target
+        sizes = target.hidden_size, target.vocab_size
+        hidden, logits = (torch.zeros(1, size, dtype=target.dtype, device=target.device) for size in sizes)
+        return self._root(logits[0], hidden, self.bare.depths, self.bare.depths)
 
     def _root(self, logits: Tensor, hidden: Tensor, token: Tensor, position: Tensor) -> _Root:
-        logp = top_logp(logits) if self.signal else hidden.new_zeros((), dtype=torch.float32)
-        return _Root(token.reshape(1), logp, hidden.reshape(1, -1), position)
+        certainty = hidden.new_zeros(2, dtype=torch.float32)
+        if self.signal:
+            certainty = torch.stack((top_logp(logits), entropy_of(logits) if self.signal.reads_entropy else certainty[0]))
+        return _Root(token.reshape(1), certainty, hidden.reshape(1, -1), position)
 
 
 @torch.inference_mode()
@@ -247,41 +283,3 @@ def autoregressive(target: Target, prompt: Sequence[int], stop: StopRule, rule: 
         here = length + written
         cache.place(slots[here : here + 1], here + 1)
         out = target.forward(token[None], seen[..., : here + 1], slots[None, here : here + 1], cache)
-
-
-def fit(stop: StopRule, prompt_length: int, target: Target) -> StopRule:
-    """Lower the cap so that the text stays within the model's positions.
-
-    Raises:
-        UsageError: a prompt that is empty or leaves no room, or a cap below 1.
-    """
-    if prompt_length < 1:
-        raise UsageError("the prompt is empty.", "Give at least one token.")
-    if stop.max_new_tokens < 1:
-        raise UsageError(f"the cap on new tokens is {stop.max_new_tokens}.", "Ask for at least 1.")
-    room = target.max_positions - prompt_length
-    if room < 1:
-        raise UsageError(
-            f"the prompt has {prompt_length} tokens and {target.name} takes {target.max_positions}.", "Shorten the prompt."
-        )
-    return replace(stop, max_new_tokens=min(stop.max_new_tokens, room))
-
-
-def check_depth(topology: Topology, drafter: Drafter | None) -> None:
-    """Refuse a tree that the heads cannot fill.
-
-    Raises:
-        ArtefactError: deeper than the number of heads, or no heads at all.
-    """
-    if topology.depth and drafter is None:
-        raise ArtefactError("the tree has nodes and no heads were given.", "Give --heads.")
-    if drafter is not None and topology.depth > drafter.depth:
-        raise ArtefactError(
-            f"the tree is {topology.depth} deep and there are {drafter.depth} heads.", "Use a shallower tree or other heads."
-        )
-    vocabulary = drafter.vocabulary if drafter is not None else 0
-    if topology.max_rank >= vocabulary > 0:
-        raise ArtefactError(
-            f"the tree asks for guess {topology.max_rank} of a head that has {vocabulary} tokens to guess.",
-            "Use a narrower tree.",
-        )

@@ -39,11 +39,13 @@ class Draft(NamedTuple):
     """A filled tree.
 
     tokens: int64 `[rows]`, the root first; chain_logp: float32 `[levels]`, log of the heads' probability of the first guess at
-    each level of the chain of first guesses.
+    each level of the chain of first guesses; path_logp: float32 `[rows]`, log of the product of the heads' probabilities from the
+    root to each node, 0 at the root, where it was asked for.
     """
 
     tokens: Tensor
     chain_logp: Tensor
+    path_logp: Tensor | None = None
 
 
 def draft_tree(
@@ -54,6 +56,7 @@ def draft_tree(
     confidence: bool = True,
     ranking: Perturbation | None = None,
     position: Tensor | None = None,
+    paths: bool = False,
 ) -> Draft:
     """Fill every node of a layout: per level one forward, one top-k and one gather, whatever the number of nodes.
 
@@ -62,10 +65,12 @@ def draft_tree(
         root: the root's token id, int64 `[1]`.
         confidence: whether `chain_logp` is wanted; it is empty otherwise.
         ranking: how guesses are ranked, if not by the heads alone; it needs `position`, that of the root, int64 `[1]`.
+        paths: whether `path_logp` is wanted.
     """
     context = drafter.start(hidden, root)
     ids = drafter.to_target_ids(torch.arange(drafter.vocabulary, device=root.device)) if ranking else root
     tokens, chain_logp = [root], []
+    path_logp = [hidden.new_zeros(1, dtype=torch.float32)]
     for depth, level in enumerate(layout.levels):
         if drafter.sequential:
             context = context.index_select(0, level.expand)
@@ -75,12 +80,15 @@ def draft_tree(
         if confidence:
             chain_logp.append(logp_of(logits[:1], guesses[:1, 0])[0])
         slots = level.slots if drafter.sequential else torch.zeros_like(level.slots)
+        if paths:
+            own = logits.float().log_softmax(-1)[slots, guesses[slots, level.ranks]]
+            path_logp.append(own + path_logp[-1].index_select(0, level.expand[level.slots]))
         here = drafter.to_target_ids(guesses[slots, level.ranks])
         tokens.append(here)
         if drafter.sequential and depth + 1 < len(layout.levels):
             context = drafter.extend(context.index_select(0, level.slots), here)
     empty = hidden.new_zeros(0, dtype=torch.float32)
-    return Draft(torch.cat(tokens), torch.stack(chain_logp) if chain_logp else empty)
+    return Draft(torch.cat(tokens), torch.stack(chain_logp) if chain_logp else empty, torch.cat(path_logp) if paths else None)
 
 
 def top_guesses(logits: Tensor, width: int) -> Tensor:
@@ -94,6 +102,13 @@ def top_logp(logits: Tensor) -> Tensor:
     """Log of the largest probability, float32 `[...]`, from logits `[..., vocabulary]`."""
     wide = logits.float()
     return wide.amax(-1) - wide.logsumexp(-1)
+
+
+def entropy_of(logits: Tensor) -> Tensor:
+    """Entropy in nats, float32 `[...]`, from logits `[..., vocabulary]`."""
+    wide = logits.float()
+    logp = wide - wide.logsumexp(-1, keepdim=True)
+    return -(logp.exp() * logp).sum(-1)
 
 
 def logp_of(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from entmtp_calib.engine.drafter import Drafter, logp_of, top_logp
+from entmtp_calib.engine.drafter import Drafter, entropy_of, logp_of, top_logp
 from entmtp_calib.engine.noise import Perturbation
 from entmtp_calib.engine.target import Target
 from entmtp_calib.evidence import Trace
@@ -40,14 +40,13 @@ def trace_text(
     logits = out.logits[0].float()
     tokens = ids[0, len(prompt) :]
     ranks, margins, chain, firsts = look(drafter, drafter.read(out.hidden[0])[keep], tokens, ranking, len(prompt))
-    logp = logits - logits.logsumexp(-1, keepdim=True)
     return Trace(
         prompt_id=prompt_id,
         tokens=tokens.cpu().numpy().astype(np.int32),
         ranks=ranks.cpu().numpy().astype(np.int32),
         margins=margins.cpu().numpy(),
         root_logp=top_logp(logits).cpu().numpy(),
-        entropy=-(logp.exp() * logp).sum(-1).cpu().numpy(),
+        entropy=entropy_of(logits).cpu().numpy(),
         chain_logp=chain.cpu().numpy(),
         first_guesses=firsts.cpu().numpy().astype(np.int32),
     )

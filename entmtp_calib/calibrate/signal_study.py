@@ -1,0 +1,137 @@
+"""What each signal tells: correlation with accepted drafts, reliability, and what a ladder on it gains.
+
+Correlations and reliability are of steps on prompts that nothing was fitted to; gains are cross-validated on the fit prompts and
+replayed on the others. Numpy only; runs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entmtp_calib.calibrate.combined_signal import signal_for
+from entmtp_calib.calibrate.held_out import held_out
+from entmtp_calib.calibrate.thresholds import Costs, Gain, best_static, evaluate, fit_ladder, gain, quantiles
+from entmtp_calib.policy import Static
+from entmtp_calib.replay import Replayer
+from entmtp_calib.signals import Signal
+from entmtp_calib.topology import chain
+
+_BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Steps with about the same signal: how many, its mean, and the drafts that the chain and the static tree accepted."""
+
+    steps: int
+    signal: float
+    chain: float
+    tree: float
+
+
+@dataclass(frozen=True, slots=True)
+class Studied:
+    """A signal on the test prompts.
+
+    chain, tree: correlation (Pearson, rank) with what the greedy chain and the best static tree accept, at the steps of each by
+    itself, NaN where one of them is constant; reliability: steps in bins of rising signal; steady: whether acceptance only rises
+    or only falls over them, within two standard errors; cross_validated: gain over static of a ladder, every fit prompt judged by
+    one that did not see it; test: gain on the test prompts of a ladder that is fitted to all fit prompts.
+    """
+
+    name: str
+    chain: tuple[float, float]
+    tree: tuple[float, float]
+    reliability: tuple[Bin, ...]
+    steady: bool
+    cross_validated: Gain
+    test: Gain
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; null for what is not a number."""
+        return asdict(self) | {name: [None if np.isnan(x) else x for x in getattr(self, name)] for name in ("chain", "tree")}
+
+
+def study(
+    names: Sequence[str], costs_of: Callable[[str], Costs], fit: Replayer, test: Replayer, bins: int, seed: int,
+    on_signal: Callable[[int], None] | None = None,
+) -> list[Studied]:  # fmt: skip
+    """Look at every signal.
+
+    Args:
+        costs_of: step costs under a policy that reads a signal; bins: of the ladders; on_signal: called with how many are done.
+    """
+    rows = []
+    for name in names:
+        rows.append(_study(name, costs_of(name), fit, test, bins, seed))
+        if on_signal:
+            on_signal(len(rows))
+    return rows
+
+
+def choose_signal(rows: Sequence[Studied]) -> str:
+    """The signal whose ladder gains most on prompts that it did not see; the first of equals."""
+    return max(rows, key=lambda row: row.cross_validated.ratio).name
+
+
+def _study(name: str, costs: Costs, fit: Replayer, test: Replayer, bins: int, seed: int) -> Studied:
+    signal = signal_for(name, fit, costs)
+    static = best_static(fit, costs)
+    apart = held_out(name, lambda texts, prices: fit_ladder(texts, prices, bins), fit, costs)
+    base = held_out(name, best_static, fit, costs)
+    ladder = fit_ladder(fit.reading(signal), costs, bins)
+    judged = evaluate(ladder.policy, test.reading(signal), costs)
+    found = _correlations(signal, test, static.policy.members[0])
+    return Studied(name, *found, gain(apart, base, seed), gain(judged, evaluate(static.policy, test, costs), seed))
+
+
+def _correlations(
+    signal: Signal, test: Replayer, tree: int
+) -> tuple[tuple[float, float], tuple[float, float], tuple[Bin, ...], bool]:
+    """Of `Studied`: chain, tree, reliability, steady."""
+    heads = test.traces[0].heads
+    pair = Replayer([chain(heads), test.topologies[tree]], test.traces, signal)
+    runs = [pair.run(Static(index)) for index in (0, 1)]
+    both = tuple((pearson(run.signals, run.accepted), rank_correlation(run.signals, run.accepted)) for run in runs)
+    bins, steady = reliability(runs[1].signals, pair.acceptance(runs[1]))
+    return both[0], both[1], bins, steady
+
+
+def reliability(signals: NDArray[np.float64], accepted: NDArray[Any]) -> tuple[tuple[Bin, ...], bool]:
+    """Steps in up to ten bins of the signal with about as many steps each, and whether acceptance is steady over them.
+
+    Args:
+        accepted: `[steps, 2]`, drafts that the chain and the static tree accept there.
+    """
+    group = np.searchsorted(quantiles(signals, _BINS), signals, side="right")
+    bins, errors = [], []
+    for place in range(int(group.max(initial=-1)) + 1):
+        own = accepted[group == place]
+        bins.append(Bin(len(own), float(signals[group == place].mean()), *own.mean(0).tolist()))
+        errors.append(float(own[:, 1].std()) / len(own) ** 0.5)
+    steps = np.diff([part.tree for part in bins])
+    slack = 2 * np.hypot(errors[1:], errors[:-1])
+    return tuple(bins), bool((steps >= -slack).all() or (steps <= slack).all())
+
+
+def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Pearson correlation; NaN if either is constant or there is nothing."""
+    if len(a) == 0 or a.std() == 0 or b.std() == 0:
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Spearman's rank correlation, equal values sharing their mean rank; NaN if either is constant."""
+    return pearson(_ranks(a), _ranks(b))
+
+
+def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (counts.cumsum() - (counts - 1) / 2)[inverse]
+    return ranks

@@ -1,0 +1,92 @@
+"""What switching costs: seconds to draft the union of some trees and to read the signal, measured once and kept with the timings.
+
+Runs the heads on this device. Knows nothing of policies or of what they gain.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+
+from entmtp_calib.calibrate.rounds import clock
+from entmtp_calib.calibrate.thresholds import Costs
+from entmtp_calib.calibrate.timing import Timed
+from entmtp_calib.engine.acceptance import Rule
+from entmtp_calib.engine.decoder import Decoder
+from entmtp_calib.engine.pair import Pair
+from entmtp_calib.policy import Ladder, Static
+from entmtp_calib.signals import COMBINED, Signal, terms
+from entmtp_calib.storage import Journal, digest
+from entmtp_calib.topology import Topology, chain, union
+
+_REPEATS = 15
+
+
+class SwitchingCosts:
+    """Step costs of policies that switch among the trees of a bank.
+
+    Args:
+        pair: target and heads.
+        kept: the bank's trees with their timings.
+        rule: how tokens are chosen.
+        journal: where measurements are kept.
+    """
+
+    def __init__(self, pair: Pair, kept: Sequence[Timed], rule: Rule, journal: Journal) -> None:
+        self.pair, self.kept, self.rule, self.journal = pair, kept, rule, journal
+        self.trees = [arm.topology for arm in kept]
+
+    def of(self, name: str) -> Costs:
+        """Costs under a signal, by its name."""
+        shared = []
+        for deepest in self.trees:
+            members = [tree for tree in self.trees if tree.depth <= deepest.depth]
+            shared.append(self._seconds(union(members), plain_signal(name, self.pair.heads.depth)))
+        return Costs(
+            tuple(arm.seconds_per_step for arm in self.kept), tuple(arm.draft_seconds for arm in self.kept), tuple(shared)
+        )
+
+    def levels(self) -> list[float]:
+        """Seconds to draft the first 0, 1, … levels of the bank's union, with the confidence of its chain."""
+        everything = union([*self.trees, chain(max(tree.depth for tree in self.trees))])
+        cut = [Topology(tuple(node for node in everything.nodes if len(node) <= depth)) for depth in range(everything.depth + 1)]
+        return [0.0, *(self._seconds(tree, Signal(f"expected_chain_{depth}")) for depth, tree in enumerate(cut) if depth)]
+
+    def _seconds(self, drafted: Topology, signal: Signal) -> float:
+        """Seconds that drafting a tree and reading a signal add to a step, over one that does neither."""
+        whole = union([drafted, chain(signal.depth)])
+        label = f"union {digest(whole.to_lists())[7:19]}, {_kind(signal)}"
+        for row in self.journal.rows():
+            if row.get("arm") == label:
+                return float(row["draft_seconds"])
+        target, heads = self.pair.target, self.pair.heads
+        switching = Decoder(target, heads, [Topology(), whole], Ladder((0.0,), (0, 1)), signal, self.rule)
+        bare = Decoder(target, heads, [Topology()], Static(0), rule=self.rule)
+        seconds = max(0.0, front_seconds(switching) - front_seconds(bare))
+        self.journal.append({"arm": label, "prompt": "", "round": 0, "draft_seconds": seconds})
+        return seconds
+
+
+def plain_signal(name: str, heads: int) -> Signal:
+    """A signal that costs what the one of this name does; `combined` need not be fitted for that."""
+    return Signal(COMBINED, (1.0,) * len(terms(heads))) if name == COMBINED else Signal(name)
+
+
+@torch.inference_mode()
+def front_seconds(decoder: Decoder, repeats: int = _REPEATS) -> float:
+    """Median seconds of a step up to its choice: what the target's logits tell, the draft, the transfer and the signal."""
+    times = []
+    for _ in range(repeats + 2):
+        start = clock(decoder.target.device)
+        root = decoder.dummy_root()
+        decoder.fetch(root, decoder.draft(root), None)
+        times.append(clock(decoder.target.device) - start)
+    return statistics.median(times[2:])
+
+
+def _kind(signal: Signal) -> str:
+    """What reading a signal takes."""
+    parts = [part for part, there in (("chain", signal.depth), ("entropy", signal.reads_entropy)) if there]
+    return " and ".join(parts) or "no heads"
