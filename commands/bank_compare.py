@@ -57,10 +57,11 @@ def _show(screen: Output, names: str, found: Difference) -> None:
     columns = (Column("tree", "tree"), Column("what", "figure"), Column("first", "first", ".3f"),
                Column("first_interval", "95 % interval"), Column("second", "second", ".3f"),
                Column("second_interval", "95 % interval"), Column("apart", "beyond noise"))  # fmt: skip
-    screen.table(Table("figures", f"Trees that both have: {names}", columns, rows))
+    if rows:
+        screen.table(Table("figures", f"Trees that both have: {names}", columns, rows))
     lone = [{"bank": bank} | asdict(tree) for bank, trees in (("first", found.first_only), ("second", found.second_only))
             for tree in trees]  # fmt: skip
-    more = (Column("bank", "only in"), Column("label", "tree"), Column("size", "nodes"), Column("nearest", "nearest in the other"),
+    more = (Column("bank", "only in"), Column("label", "tree"), Column("size", "nodes"), Column("nearest", "nearest there"),
             Column("only_here", "nodes only here"), Column("only_there", "nodes only there"))  # fmt: skip
     if lone:
         screen.table(Table("lone", "Trees that one of them has", more, lone))
