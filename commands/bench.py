@@ -33,7 +33,8 @@ def bench(
     from entmtp_calib.bank import load_bank
     from entmtp_calib.calibrate.bench import bench_runners
     from entmtp_calib.calibrate.prompts import load_prompts
-    from entmtp_calib.calibrate.timing import Arm, interleave, summarise
+    from entmtp_calib.calibrate.rounds import interleave
+    from entmtp_calib.calibrate.timing import Arm, summarise
     from entmtp_calib.engine.stopping import StopRule
     from entmtp_calib.template import encode
     from entmtp_calib.topology import Topology
@@ -50,7 +51,7 @@ def bench(
     with screen.progress() as tick:
         interleave(runners, texts, StopRule(pair.target.end_ids, max_new_tokens), rounds, seed, rows,
                    on_run=lambda done: tick("bench", done, total))  # fmt: skip
-    timed = summarise([Arm(label, Topology()) for label in runners], rows, seed)
+    timed = summarise([Arm(label, Topology()) for label in runners], rows)
     screen.table(_table(timed, len(texts), found.task if task is None else task))
     screen.keep(runs=rows, max_new_tokens=max_new_tokens)
     screen.finish("bench")

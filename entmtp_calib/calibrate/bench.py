@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from entmtp_calib.bank import TopologyBank
-from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Run, Runner, clock, decoder_runner
+from entmtp_calib.calibrate.rounds import Run, Runner, clock, decoder_runner
+from entmtp_calib.calibrate.timing import AR, AR_AGAIN
 from entmtp_calib.engine.acceptance import Exact, Rule, rule_from
 from entmtp_calib.engine.decoder import Decoder, autoregressive
 from entmtp_calib.engine.pair import Pair

@@ -57,15 +57,66 @@ def modelled(rows: Sequence[Row], trees: Mapping[str, Topology]) -> dict[str, fl
     return {label: _predicted(model, tree, _runs(rows, [label])) for label, tree in trees.items()}
 
 
+def modelled_unseen(rows: Sequence[Row], trees: Mapping[str, Topology]) -> dict[str, float]:
+    """Seconds per step of every arm by a model that was fitted without that arm; nothing for fewer than 5 arms."""
+    found = {}
+    for label in trees if len(trees) >= 5 else ():
+        model = fit_costs(rows, {name: tree for name, tree in trees.items() if name != label})
+        found[label] = _predicted(model, trees[label], _runs(rows, [label]))
+    return found
+
+
 def error_on_unseen(rows: Sequence[Row], trees: Mapping[str, Topology]) -> float:
     """Mean relative error on an arm's seconds per step of a model that was fitted without that arm; NaN for fewer than 5 arms."""
-    errors = []
-    for label in trees if len(trees) >= 5 else ():
-        own = _runs(rows, [label])
-        model = fit_costs(rows, {name: tree for name, tree in trees.items() if name != label})
-        measured = sum(_decoding(row) for row in own) / sum(row["steps"] for row in own)
-        errors.append(abs(_predicted(model, trees[label], own) / measured - 1))
+    errors = [abs(seconds / _measured(rows, label) - 1) for label, seconds in modelled_unseen(rows, trees).items()]
     return float(np.mean(errors)) if errors else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """An arm's speed as the model has it, prefill left out.
+
+    seconds_per_step: by the model that is fitted to all arms; tokens_per_s: tokens per step over the seconds per step of the
+    model that did not see this arm, if there are arms enough, else of the same model; error: of that, relative to the measured
+    tokens per second; seen: whether the model saw the arm.
+    """
+
+    seconds_per_step: float
+    tokens_per_s: float
+    error: float
+    seen: bool
+
+
+def predicted(rows: Sequence[Row], trees: Mapping[str, Topology], worth: Mapping[str, float]) -> dict[str, Predicted]:
+    """Every arm's speed by the model.
+
+    Args:
+        worth: tokens per step of the arms on the timed prompts, by replay; empty for the measured ones.
+
+    Returns:
+        By label; nothing for rows of an earlier version, which do not tell the length of their prompt.
+    """
+    if not all("prompt_tokens" in row for row in rows if "seconds" in row):
+        return {}
+    unseen, found = modelled_unseen(rows, trees), {}
+    for label, seconds in modelled(rows, trees).items():
+        runs = _runs(rows, [label])
+        tokens = sum(row["tokens"] for row in runs) / sum(row["steps"] for row in runs)
+        rate = worth.get(label, tokens) / unseen.get(label, seconds)
+        found[label] = Predicted(seconds, rate, rate * _measured(rows, label) / tokens - 1, label not in unseen)
+    return found
+
+
+def mean_error(found: Mapping[str, Predicted]) -> float:
+    """Mean absolute relative error of the tokens per second of arms that the model did not see; NaN if it saw all."""
+    errors = [abs(arm.error) for arm in found.values() if not arm.seen]
+    return float(np.mean(errors)) if errors else float("nan")
+
+
+def _measured(rows: Sequence[Row], label: str) -> float:
+    """Seconds per step of an arm."""
+    own = _runs(rows, [label])
+    return sum(_decoding(row) for row in own) / sum(row["steps"] for row in own)
 
 
 def _runs(rows: Sequence[Row], labels: Collection[str]) -> list[Row]:

@@ -1,0 +1,108 @@
+"""How the timing stage speaks: its table, the A/A check, what was not quiet, and where a step's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._output import Column, Output, Table
+from ._tables import marked
+
+if TYPE_CHECKING:
+    from entmtp_calib.calibrate.environment import Trouble
+    from entmtp_calib.calibrate.pipeline import Calibration
+
+DEFAULT_ROUNDS = 2
+
+
+def limits(rounds: int | None, budget: str | None) -> dict[str, Any]:
+    """How long to time: rounds (2 where neither is given) and seconds, each None where it sets no limit.
+
+    Raises:
+        UsageError: a budget that is no length of time.
+    """
+    from entmtp_calib.calibrate.racing import seconds_of
+
+    seconds = seconds_of(budget) if budget is not None else None
+    return {"rounds": rounds if rounds or seconds else DEFAULT_ROUNDS, "budget": seconds}
+
+
+def report_timing(screen: Output, calibration: Calibration, timed: Sequence[Any], counts: Mapping[str, int]) -> None:
+    """Show the arms, and say how sure the figures are."""
+    from entmtp_calib.calibrate.cost_model import mean_error
+    from entmtp_calib.calibrate.environment import environments, trouble
+    from entmtp_calib.calibrate.timing import AR_AGAIN
+
+    predicted, rows = calibration.predicted(), calibration.timing_rows()
+    screen.table(marked(timing_table(timed, predicted), counts))
+    error = mean_error(predicted)
+    screen.keep(cost_model_error=error, environment=environments(rows))
+    if error == error:
+        screen.say(f"cost model (rows, levels, context): predicted tokens/s are off by {error:.1%} on arms that it has not seen")
+    _say_race(screen, calibration.options("time").get("budget"), timed, rows)
+    again = next(arm for arm in timed if arm.label == AR_AGAIN)
+    screen.say(
+        f"A/A check: plain decoding against itself gives {again.speedup:.3f} ({again.speedup_low:.3f}–{again.speedup_high:.3f})"
+    )
+    found = trouble(timed, rows)
+    screen.keep(unsteady=sentences(found))
+    for sentence in sentences(found):
+        screen.warn(sentence)
+
+
+def _say_race(screen: Output, budget: float | None, timed: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    from entmtp_calib.calibrate.racing import spent
+
+    rounds, seconds = max(arm.rounds for arm in timed), spent(rows)
+    early = [f"{arm.label} after {arm.rounds}" for arm in timed if arm.rounds < rounds]
+    if early:
+        screen.say(f"stopped early, since a smaller tree is surely as fast: {', '.join(early)} of {rounds} rounds")
+    if budget is not None and seconds > budget:
+        screen.warn(f"the first rounds took {seconds:.0f} s, more than the budget of {budget:.0f} s")
+    elif budget is not None:
+        screen.say(f"{rounds} rounds took {seconds:.0f} s of the budget of {budget:.0f} s; another did not fit or had no use")
+    screen.keep(seconds_of_runs=seconds, budget=budget)
+
+
+def sentences(found: Trouble) -> list[str]:
+    """What made the machine unsteady, in words, with what to do."""
+    said = []
+    if found.again:
+        low, high = found.again.low, found.again.high
+        said.append(
+            f"plain decoding differs from itself by more than its interval says ({found.again.ratio:.3f}, {low:.3f}–{high:.3f}): "
+            f"no difference below {abs(found.again.ratio - 1):.1%} counts here; give more --rounds, or a quieter machine"
+        )
+    if found.noisy:
+        said.append(f"rounds of {found.noisy.label} differ by {found.noisy.cv:.0%}: close other programs, or give more --rounds")
+    if found.load is not None:
+        other = found.load - found.own
+        said.append(
+            f"other processes use about {other:.1f} cores: load {found.load:.1f} on {found.cores} cores, of which the timing "
+            f"itself makes {found.own:.1f}; stop them, or give more --rounds"
+        )
+    return said
+
+
+def timing_table(timed: Sequence[Any], predicted: Mapping[str, Any]) -> Table:
+    """Every arm's speed.
+
+    Args:
+        predicted: what the cost model says, by label.
+    """
+    rows = [_timing_row(arm, predicted.get(arm.label)) for arm in timed]
+    columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("rounds", "rounds"),
+               Column("tokens_per_step", "tokens/step", ".2f"), Column("ms_per_step", "ms/step", ".1f"),
+               Column("draft_ms", "of it drafting", ".1f"), Column("tokens_per_s", "tokens/s", ".1f"),
+               Column("decode_tokens_per_s", "without prefill", ".1f"), Column("predicted_tokens_per_s", "predicted", ".1f"),
+               Column("speedup", "× ar", ".2f"), Column("interval", "95 % interval"), Column("cv", "cv", ".1%"))  # fmt: skip
+    return Table("timings", "Timing: end to end, prefill included, interleaved", columns, rows)
+
+
+def _timing_row(arm: Any, found: Any) -> dict[str, Any]:
+    row = {"arm": arm.label, "nodes": arm.topology.size, "rounds": arm.rounds, "tokens_per_step": arm.tokens_per_step,
+           "ms_per_step": 1e3 * arm.seconds_per_step, "draft_ms": 1e3 * arm.draft_seconds, "tokens_per_s": arm.tokens_per_s,
+           "decode_tokens_per_s": arm.decode_tokens_per_s, "speedup": arm.speedup, "speedup_low": arm.speedup_low,
+           "speedup_high": arm.speedup_high, "cv": arm.cv}  # fmt: skip
+    model = {"model_ms": 1e3 * found.seconds_per_step, "predicted_tokens_per_s": found.tokens_per_s} if found else {}
+    return row | model | {"interval": f"{arm.speedup_low:.2f}–{arm.speedup_high:.2f}"}
