@@ -1,9 +1,9 @@
-"""`show`: what a run folder or a bank holds."""
+"""`show`: what a run folder or a bank holds, as tables and drawn trees."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,10 +11,20 @@ from . import _options as opt
 from ._output import Column, Output, Table
 from ._tables import bank_table, frontier_table, marked, policy_table
 
+if TYPE_CHECKING:
+    from entmtp_calib.bank import TopologyBank
+    from entmtp_calib.rundir import RunDir
+
 
 def show(
     path: Annotated[Path, typer.Argument(help="Run folder or bank.json.", metavar="RUN|BANK")],
-    tree: Annotated[str | None, typer.Option(help="Draw one tree of the bank, by label.", show_default="none")] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw this tree only, with the share of steps at which each node is accepted if the run is there.",
+            show_default="all trees of a bank, none of a run",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = 0,
     device: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
     dtype: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
@@ -23,12 +33,8 @@ def show(
 ) -> None:
     """Show the state of a run, its frontier, and its bank with trees and policies."""
     from entmtp_calib.bank import load_bank
-    from entmtp_calib.calibrate.search import frontier_from_json
-    from entmtp_calib.errors import ArtefactError, UsageError
+    from entmtp_calib.errors import ArtefactError
     from entmtp_calib.rundir import RunDir
-    from entmtp_calib.storage import read_json
-    from entmtp_calib.topology import draw
-    from entmtp_calib.trust import prompts_used
 
     screen = Output(json, quiet)
     if not path.exists():
@@ -37,28 +43,58 @@ def show(
     if path.is_dir():
         run = RunDir.open(path)
         _show_run(screen, run)
-        if run.file("frontier.json").exists():
-            frontier = frontier_from_json(read_json(run.file("frontier.json"), "frontier"))
-            screen.table(marked(frontier_table(frontier), prompts_used(run)))
         bank_path = run.file("bank.json")
     if bank_path.exists():
         bank = load_bank(bank_path)
         screen.table(bank_table(bank))
         screen.table(policy_table(bank))
         screen.keep(trees={item.label: item.topology.to_lists() for item in bank.trees}, recommended=bank.recommended)
-        if tree is not None:
-            chosen = [item for item in bank.trees if item.label == tree]
-            if not chosen:
-                raise UsageError(f"the bank has no tree {tree!r}.", f"It has: {', '.join(item.label for item in bank.trees)}.")
-            screen.text("\n".join(draw(chosen[0].topology)))
+        if tree is not None or not path.is_dir():
+            _draw_trees(screen, bank, tree, bank_path)
+    elif tree is not None:
+        raise ArtefactError(f"the run {path} has no bank yet.", f"Run first: entmtp fit-thresholds {path}")
     screen.finish("show")
 
 
-def _show_run(screen: Output, run: object) -> None:
-    from entmtp_calib.rundir import STAGES, RunDir
-    from entmtp_calib.storage import Journal
+def _draw_trees(screen: Output, bank: TopologyBank, wanted: str | None, bank_path: Path) -> None:
+    """Draw the tree of that label, or all."""
+    from entmtp_calib.errors import UsageError
+    from entmtp_calib.topology import draw
 
-    assert isinstance(run, RunDir)
+    chosen = [item for item in bank.trees if wanted in (None, item.label)]
+    if not chosen:
+        raise UsageError(f"the bank has no tree {wanted!r}.", f"It has: {', '.join(item.label for item in bank.trees)}.")
+    rows = _acceptance(chosen[0].topology, bank_path.parent) if wanted is not None else []
+    beside = {tuple(map(int, row["node"].split("."))): f"{row['accepted']:.1%}" for row in rows}
+    if rows:
+        screen.keep(accepted=rows)
+    for item in chosen:
+        screen.text(
+            f"\n{item.label}: {item.topology}" + (f"; accepted at that share of {rows[0]['steps']} steps" if rows else "")
+        )
+        screen.text("\n".join(draw(item.topology, beside)))
+
+
+def _acceptance(topology: Any, folder: Path) -> list[dict[str, Any]]:
+    """How often each node is accepted, by replay of the traces of the run that the bank lies in; empty where there are none."""
+    if not topology.nodes or not (folder / "run.json").exists():
+        return []
+    from entmtp_calib.report.acceptance import node_acceptance
+    from entmtp_calib.report.material import read_material
+
+    material = read_material(folder)
+    if not material.replayable or not material.unseen:
+        return []
+    return node_acceptance(topology, material.traces[material.unseen])
+
+
+def _show_run(screen: Output, run: RunDir) -> None:
+    """Options, how far the stages are, and the frontier."""
+    from entmtp_calib.calibrate.search import frontier_from_json
+    from entmtp_calib.rundir import STAGES
+    from entmtp_calib.storage import Journal, read_json
+    from entmtp_calib.trust import prompts_used
+
     screen.fields("config", run.about["config"], f"Run {run.path}")
     rows = []
     for stage, names in STAGES.items():
@@ -68,3 +104,6 @@ def _show_run(screen: Output, run: object) -> None:
         rows.append({"stage": stage, "file": names[-1], "state": state})
     columns = (Column("stage", "stage"), Column("file", "file"), Column("state", "state"))
     screen.table(Table("stages", "Stages", columns, rows))
+    if run.file("frontier.json").exists():
+        frontier = frontier_from_json(read_json(run.file("frontier.json"), "frontier"))
+        screen.table(marked(frontier_table(frontier), prompts_used(run)))

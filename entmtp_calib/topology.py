@@ -5,7 +5,7 @@ Pure values and integer arithmetic. Knows nothing of tokens, models, masks or fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +114,17 @@ def from_lists(value: Any, where: str = "tree") -> Topology:
         raise ArtefactError(f"{where}: {error.message}", error.hint) from None
 
 
-def draw(topology: Topology) -> Iterator[str]:
-    """The tree as lines of text, one node each."""
+def draw(topology: Topology, beside: Mapping[Node, str] | None = None) -> Iterator[str]:
+    """The tree as lines of text, one node each.
+
+    Args:
+        beside: what to write beside nodes.
+    """
     kids: dict[Node, list[Node]] = {}
     for node in topology.sorted().nodes:
         kids.setdefault(node[:-1], []).append(node)
     yield "root"
-    yield from _draw_below((), kids, "")
+    yield from _draw_below((), kids, "", beside or {})
 
 
 def published_default() -> Topology:
@@ -147,9 +151,10 @@ def _check_node(node: Node, seen: set[Node]) -> None:
         )
 
 
-def _draw_below(parent: Node, kids: dict[Node, list[Node]], indent: str) -> Iterator[str]:
+def _draw_below(parent: Node, kids: dict[Node, list[Node]], indent: str, beside: Mapping[Node, str]) -> Iterator[str]:
     children: Sequence[Node] = kids.get(parent, [])
     for child in children:
         last = child == children[-1]
-        yield f"{indent}{'└─' if last else '├─'} {child[-1]}"
-        yield from _draw_below(child, kids, indent + ("   " if last else "│  "))
+        more = f"  {beside[child]}" if child in beside else ""
+        yield f"{indent}{'└─' if last else '├─'} {child[-1]}{more}"
+        yield from _draw_below(child, kids, indent + ("   " if last else "│  "), beside)

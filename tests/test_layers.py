@@ -70,6 +70,16 @@ def test_experiments_know_no_terminal() -> None:
         assert not any(name.startswith("entmtp_calib.commands") for name in names), path
 
 
+def test_reports_read_experiments_and_only_drawing_knows_matplotlib() -> None:
+    for path, names in modules("entmtp_calib/report"):
+        assert not tops(names) & TERMINAL, path
+        assert not any(name.startswith("entmtp_calib.commands") for name in names), path
+    for path, names in modules("entmtp_calib", "**/*.py"):
+        assert "matplotlib" not in tops(names) or path.name.startswith("drawing"), path
+        below = path.parent.name not in ("report", "commands")
+        assert not (below and any(name.startswith("entmtp_calib.report") for name in names)), path
+
+
 def test_the_library_prints_nothing() -> None:
     for path in (ROOT / "entmtp_calib").rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]

@@ -90,6 +90,17 @@ def load_target(name: str, placement: Placement) -> tuple[Target, Any]:
     return _load_folder(folder, name, placement)
 
 
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model that is on this machine, without loading or unpacking the model; None where there is none."""
+    from transformers import AutoTokenizer
+
+    with _quiet():
+        try:
+            return AutoTokenizer.from_pretrained(_find(name, unpack=False), local_files_only=True)
+        except Exception:  # whatever the reason, ids can stand for text
+            return None
+
+
 def wants_packing() -> bool:
     """Whether weights may be packed: yes, but for `ENTMTP_PACK=0`."""
     return os.environ.get("ENTMTP_PACK") != "0"
@@ -108,8 +119,8 @@ def _cpu_has_bf16() -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def _find(name: str) -> str:
-    """A folder or hub name that `from_pretrained` takes."""
+def _find(name: str, unpack: bool = True) -> str:
+    """A folder or hub name that `from_pretrained` takes; without `unpack`, a GGUF file must have been unpacked before."""
     if name in EMBEDDED:
         spec = importlib.util.find_spec(EMBEDDED[name])
         if spec is None or not spec.submodule_search_locations:
@@ -118,12 +129,12 @@ def _find(name: str) -> str:
         files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
         if not files:
             raise ArtefactError(f"the package {EMBEDDED[name]} holds no .gguf file.", "Install it again.")
-        return _unpack_gguf(files[0])
+        return _unpack_gguf(files[0], unpack)
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ArtefactError(f"there is no file {name}.", "Give the path to a .gguf file.")
-        return _unpack_gguf(path)
+        return _unpack_gguf(path, unpack)
     if path.is_dir():
         _check_model_folder(path)
         return str(path)
@@ -152,7 +163,7 @@ def _check_model_folder(path: Path) -> None:
         raise ArtefactError(f"{config} names no model_type.", "Give a folder that `save_pretrained` wrote.")
 
 
-def _unpack_gguf(path: Path) -> str:
+def _unpack_gguf(path: Path, unpack: bool) -> str:
     """Write the model in a GGUF file as a Transformers folder, once, and return the folder."""
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
@@ -161,6 +172,8 @@ def _unpack_gguf(path: Path) -> str:
     folder = cache_root() / "models" / f"{path.stem}-{digest[:16]}"
     if (folder / "config.json").is_file():
         return str(folder)
+    if not unpack:
+        raise ArtefactError(f"{path.name} is not unpacked.")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {"gguf_file": path.name, "dtype": torch.float32}

@@ -1,0 +1,100 @@
+"""Trees and timelines drawn with matplotlib. Trees grow from left to right, one line for every leaf, so that they fit a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+
+from entmtp_calib.report.figure import Figure, Row
+from entmtp_calib.report.palette import INK, MUTED, PAPER, SERIES, WIDTH
+
+_LINE = 0.21  # inches for a leaf
+_SHADES = ("#ffffff", "#fbe3a3", "#eda94a", "#c8553d", "#7b2d72", "#14213d")
+_STEPS = (0.02, 0.05, 0.1, 0.2, 0.4)  # shares from which the next shade is taken
+
+
+def draw_trees(figure: Figure) -> Canvas:
+    """One panel a tree, nodes with rank and share, darker where they are accepted more often."""
+    labels = list(dict.fromkeys(row["tree"] for row in figure.rows))
+    parts = [[row for row in figure.rows if row["tree"] == label] for label in labels]
+    places = [leaf_lines(rows) for rows in parts]
+    heights = [max(place.values()) + 2.4 for place in places]
+    canvas = Canvas(figsize=(WIDTH, _LINE * sum(heights) + 0.2))
+    grid = canvas.subplots(len(parts), 1, squeeze=False, height_ratios=heights).ravel()
+    deepest = max(row["depth"] for row in figure.rows)
+    for axes, label, rows, place in zip(grid, labels, parts, places, strict=True):
+        _tree(axes, rows, place)
+        axes.set_title(f"{label}, {rows[0]['steps']} steps", loc="left")
+        axes.set_xlim(-0.35, deepest + 0.45)
+        axes.set_ylim(max(place.values()) + 0.7, -0.7)
+        axes.set_axis_off()
+    return canvas
+
+
+def leaf_lines(rows: Sequence[Row]) -> dict[str, float]:
+    """The line on which each node stands: a line for every leaf, a node beside its first child.
+
+    Args:
+        rows: of one tree, `node` as ranks joined by dots.
+
+    Returns:
+        Lines by node; the root is "".
+    """
+    nodes = sorted(tuple(map(int, row["node"].split("."))) for row in rows)
+    inner = {node[:-1] for node in nodes}
+    lines: dict[str, float] = {"": 0.0}
+    line = -1
+    for node in nodes:  # depth first: ranks in lexicographic order
+        line += node not in inner
+        lines[".".join(map(str, node))] = float(line if node not in inner else line + 1)
+    return lines
+
+
+def _tree(axes: Axes, rows: Sequence[Row], place: dict[str, float]) -> None:
+    axes.plot([0], [0], marker="s", color=INK, markersize=5)
+    for row in rows:
+        x, y = row["depth"], place[row["node"]]
+        above = place[row["node"].rpartition(".")[0]]
+        axes.plot([x - 1, x - 0.5, x - 0.5, x], [above, above, y, y], color=MUTED, linewidth=0.8, zorder=1)
+        shade = sum(row["accepted"] >= step for step in _STEPS)
+        axes.text(x, y, f"{row['rank']}: {_percent(row['accepted'])}", ha="center", va="center", fontsize=7.5,
+                  color=PAPER if shade >= 3 else INK,
+                  bbox={"boxstyle": "round,pad=0.18", "facecolor": _SHADES[shade], "edgecolor": MUTED,
+                        "linewidth": 0.6})  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
+
+
+def draw_timeline(figure: Figure) -> Canvas:
+    """Above the tree of every step, in the middle the signal, below what the steps of the recommended policy brought."""
+    facts = figure.facts
+    canvas = Canvas(figsize=(WIDTH, 4.4))
+    above, middle, below = canvas.subplots(3, 1, sharex=True, height_ratios=(max(2, len(facts["trees"])) * 0.4, 1.2, 1.2))
+    policies = list(dict.fromkeys(row["policy"] for row in figure.rows))
+    for number, name in enumerate(policies):
+        rows = [row for row in figure.rows if row["policy"] == name]
+        colour, width = ((SERIES[3], 1.0), (SERIES[0], 2.5))[number % 2]
+        label = name if name == facts["main"] else f"{name} (not recommended)"
+        trees = [facts["trees"].index(row["tree"]) for row in rows]
+        above.step([row["position"] for row in rows], trees, where="post", color=colour, marker="os"[number % 2],
+                   markersize=1.5 + width, linewidth=width, zorder=3 - number, label=label)  # fmt: skip
+    main = [row for row in figure.rows if row["policy"] == facts["main"]]
+    above.set_yticks(range(len(facts["trees"])), facts["trees"])
+    above.set_ylim(-0.5, len(facts["trees"]) - 0.5)
+    above.set_ylabel("tree")
+    middle.plot(
+        [row["position"] for row in main], [row["signal"] for row in main], color=MUTED, marker=".", markersize=3, linewidth=0.8
+    )
+    middle.set_ylabel(facts["signal"].replace("_", " "), fontsize=8)
+    below.bar([row["position"] for row in main], [row["accepted"] for row in main], width=0.8, color=SERIES[1])
+    below.plot([row["position"] for row in main], [0] * len(main), "|", color=INK, markersize=5)
+    below.set_ylabel("accepted\ndrafts")
+    below.yaxis.set_major_locator(MaxNLocator(integer=True))
+    below.set_xlabel("position of the step's first token in the text")
+    canvas.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=1 + (len(policies) > 1))
+    return canvas

@@ -1,0 +1,182 @@
+"""The data of figures about policies: the signal beside what is accepted, its reliability, and gains with ceiling and floor.
+
+Everything is replayed over traces or read from the bank. Draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from entmtp_calib.bank import TopologyBank
+from entmtp_calib.evidence import Trace
+from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
+from entmtp_calib.replay import Replayer
+from entmtp_calib.report.acceptance import NO_REPLAY
+from entmtp_calib.report.figure import Figure, Missing, ratio_interval, span
+from entmtp_calib.report.material import Material
+from entmtp_calib.signals import Signal
+from entmtp_calib.topology import Topology, chain
+
+SIGNAL, RELIABILITY, GAIN = "signal", "reliability", "gain"
+TITLES = {
+    SIGNAL: "The signal and what is accepted",
+    RELIABILITY: "Does the signal mean what it says?",
+    GAIN: "What switching gains, between floor and ceiling",
+}
+_BINS = 8
+Outcome = Callable[[np.ndarray], np.ndarray]
+
+
+def signal(material: Material) -> Figure | Missing:
+    """Accepted drafts of the bank's largest tree in bins of the signal, with the thresholds of its policies."""
+    missing = why_not(material, SIGNAL, TITLES[SIGNAL])
+    if missing or material.bank is None:
+        return missing or Missing(SIGNAL, TITLES[SIGNAL], "there is no bank")
+    bank, part = material.bank, material.unseen
+    tree, read = max(bank.trees, key=lambda item: item.topology.size), str(bank.signal)
+    if not tree.topology.size:
+        return Missing(SIGNAL, TITLES[SIGNAL], "the bank holds plain decoding alone")
+    rows = _binned(tree.topology, material.traces[part], bank.signal, "accepted", lambda accepted: accepted)
+    lines = [{"policy": name, "threshold": value} for name, policy in bank.policies.items() for value in thresholds(policy)]
+    low, high = rows[0], rows[-1]
+    sentence = (
+        f"Where {read} is lowest (about {low['signal']:.2g}), {tree.label} accepts {low['accepted']:.2f} drafts a step"
+        f"{span(low['low'], low['high'])}; where it is highest (about {high['signal']:.2g}), {high['accepted']:.2f}"
+        f"{span(high['low'], high['high'])}."
+    )
+    sentence += "" if lines else " No fitted policy switches, so there is no threshold."
+    columns = ("signal_from", "signal_to", "signal", "accepted", "low", "high", "steps")
+    facts = {"signal": read, "tree": tree.label, "lines": lines}
+    return Figure(SIGNAL, TITLES[SIGNAL], sentence, columns, rows, (part,), facts, (
+        f"Steps of {tree.label} on the {part} prompts, by replay, in bins of about equal count; vertical lines are fitted "
+        "thresholds. Intervals: 95 %, bootstrap over prompts.",
+    ))  # fmt: skip
+
+
+def reliability(material: Material) -> Figure | Missing:
+    """What the signal announces beside what then happens on the greedy chain."""
+    missing = why_not(material, RELIABILITY, TITLES[RELIABILITY])
+    if missing or material.bank is None:
+        return missing or Missing(RELIABILITY, TITLES[RELIABILITY], "there is no bank")
+    read, part, depth = str(material.bank.signal), material.unseen, material.bank.signal.depth
+    if not read.startswith(("expected_chain_", "path_value_")):
+        return Missing(RELIABILITY, TITLES[RELIABILITY], f"{read} is no forecast of what is accepted")
+    length = read.startswith("expected_chain_")
+    rows = _binned(
+        chain(depth), material.traces[part], material.bank.signal, "observed",
+        (lambda accepted: accepted) if length else (lambda accepted: accepted >= depth),
+    )  # fmt: skip
+    unit = f"accepted drafts of a chain of {depth}" if length else f"share of chains of {depth} accepted whole"
+    total = sum(row["steps"] for row in rows)
+    said, seen = (sum(row[name] * row["steps"] for row in rows) / total for name in ("signal", "observed"))
+    sentence = (
+        f"On average {read} announces {said:.2f} and {seen:.2f} is observed ({unit}): it announces too "
+        f"{'much' if said > seen else 'little'}. Policies read only its order, so they can do well with a signal that is off."
+    )
+    columns = ("signal_from", "signal_to", "signal", "observed", "low", "high", "steps")
+    return Figure(RELIABILITY, TITLES[RELIABILITY], sentence, columns, rows, (part,), {"signal": read, "unit": unit}, (
+        f"Steps of the greedy chain on the {part} prompts, by replay. On the diagonal the signal says what happens. "
+        "Intervals: 95 %, bootstrap over prompts.",
+    ))  # fmt: skip
+
+
+def gain(material: Material) -> Figure | Missing:
+    """Policies over the best static tree, the oracle above them and random switching below, as the bank recorded them."""
+    bank = material.bank
+    if bank is None:
+        return Missing(GAIN, TITLES[GAIN], "there is no bank", "entmtp fit-thresholds")
+    if not bank.evaluation.get("policies"):
+        return Missing(GAIN, TITLES[GAIN], NO_REPLAY if not material.replayable else "the bank has no evaluation", "")
+    rows = gain_rows(bank)
+    switching = [row for row in rows if row["arm"] in policies_that_switch(bank)]
+    if switching:
+        best = max(switching, key=lambda row: row["times_static"])
+        verdict = "a measurable gain" if best["low"] > 1 else "no measurable gain"
+        sentence = (
+            f"The best policy that switches, {best['arm']}, gives {best['times_static']:.3f} times the best static tree"
+            f"{span(best['low'], best['high'], '.3f')}: {verdict}; {bank.recommended} is recommended."
+        )
+    else:
+        sentence = f"No fitted policy switches: {bank.recommended} is recommended."
+    for row in rows:
+        if row["kind"] == "ceiling":
+            sentence += f" Knowing every step's acceptance beforehand (oracle) would give {row['times_static']:.3f} times."
+    columns = ("arm", "kind", "times_static", "low", "high", "tokens_per_s", "cross_validated", "share_of_headroom",
+               "switches_per_100_steps")  # fmt: skip
+    return Figure(GAIN, TITLES[GAIN], sentence, columns, rows, ("test", "time"), {"recommended": bank.recommended}, (
+        "Tokens per second over those of the best static tree, on the test prompts, by replay with measured step costs. "
+        "Intervals: 95 %, bootstrap over prompts; they hold for the prompts, not for errors of the step costs.",
+    ))  # fmt: skip
+
+
+def gain_rows(bank: TopologyBank) -> list[dict[str, Any]]:
+    """Rows of the gain figure: policies, then ceiling and floors; what an older bank lacks is left out."""
+    recorded, none = bank.evaluation, float("nan")
+    rows = []
+    for name, row in recorded["policies"].items():
+        own = row.get("gain") or {}
+        if "ratio" in own:
+            rows.append({"arm": name, "kind": "policy", "times_static": own["ratio"], "low": own.get("low", none),
+                         "high": own.get("high", none), "tokens_per_s": row.get("test_tokens_per_s"),
+                         "cross_validated": (row.get("cross_validated_gain") or {}).get("ratio"),
+                         "share_of_headroom": row.get("headroom"),
+                         "switches_per_100_steps": row.get("switches_per_100_steps")})  # fmt: skip
+    rows.sort(key=lambda row: (row["arm"] != "static", row["times_static"]))
+    base = recorded["policies"].get("static", {}).get("test_tokens_per_s")
+    others = [("oracle", "ceiling", recorded.get("oracle_test_tokens_per_s"))]
+    for name in policies_that_switch(bank):
+        floor = recorded["policies"].get(name, {}).get("random_tokens_per_s")
+        others.append((f"trees of {name} at random", "floor", floor))
+    rows += [{"arm": name, "kind": kind, "times_static": rate / base, "low": none, "high": none, "tokens_per_s": rate}
+             for name, kind, rate in others if base and rate]  # fmt: skip
+    return rows
+
+
+def thresholds(policy: Policy) -> list[float]:
+    """Values of the signal at which a policy changes its tree."""
+    if isinstance(policy, Ladder):
+        return list(policy.edges)
+    return sorted({policy.off, policy.on}) if isinstance(policy, Hysteresis) and policy.low != policy.high else []
+
+
+def why_not(material: Material, name: str, title: str) -> Missing | None:
+    """Why a figure that replays the bank cannot be made, or None."""
+    if material.bank is None:
+        return Missing(name, title, "there is no bank", "entmtp fit-thresholds")
+    if not material.replayable:
+        return Missing(name, title, NO_REPLAY)
+    if not material.unseen:
+        return Missing(name, title, "there is no whole set of traces", "entmtp search")
+    if material.bank.signal.depth > material.traces[material.unseen][0].heads:
+        return Missing(name, title, "the signal needs more heads than the traces have")
+    return None
+
+
+def _binned(tree: Topology, traces: Sequence[Trace], signal: Signal, column: str, outcome: Outcome) -> list[dict[str, Any]]:
+    """Mean of an outcome of one tree's own steps in bins of the signal of about equal count.
+
+    Args:
+        column: what to call it; outcome: from accepted drafts `[steps]` to what is averaged.
+    """
+    run = Replayer([tree], traces, signal).run(Static(0))
+    values = outcome(run.accepted).astype(float)
+    edges = np.unique(np.quantile(run.signals, np.arange(1, _BINS) / _BINS))
+    bins = np.searchsorted(edges, run.signals, side="right")
+    rows: list[dict[str, Any]] = []
+    for number in np.unique(bins).tolist():
+        inside = bins == number
+        counts = np.bincount(run.prompt[inside], minlength=len(traces)).tolist()
+        sums = np.bincount(run.prompt[inside], values[inside], len(traces)).tolist()
+        value, low, high = ratio_interval(sums, counts)
+        own = run.signals[inside]
+        rows.append({"signal_from": float(own.min()), "signal_to": float(own.max()), "signal": float(own.mean()), column: value,
+                     "low": low, "high": high, "steps": sum(counts)})  # fmt: skip
+    return rows
+
+
+def policies_that_switch(bank: TopologyBank) -> Mapping[str, Policy]:
+    """Policies with more than one tree."""
+    return {name: policy for name, policy in bank.policies.items() if len(policy.members) > 1}
