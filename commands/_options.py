@@ -46,6 +46,9 @@ AddTrees = Annotated[
 ]
 RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
 TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]
+BankRule = Annotated[
+    str, typer.Option(help="hull: trees faster than every smaller one; conditional: and those best in some bin of the signal.")
+]
 TimeRounds = Annotated[
     int | None,
     typer.Option(help="At most so many times every arm is timed on every prompt.", min=1,

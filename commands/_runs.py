@@ -53,7 +53,9 @@ def _stops(options: Mapping[str, Any]) -> tuple[str, ...]:
     return () if list(options["stop"]) == ["none"] else tuple(options["stop"])
 
 
-def already_there(screen: Output, out: Path, config: Any, recalibrate: Any, timing: Any, signal: str) -> bool:
+def already_there(
+    screen: Output, out: Path, config: Any, recalibrate: Any, timing: Any, signal: str, bank_rule: str = "hull"
+) -> bool:
     """Whether a finished run of exactly these options is in the folder; if so, show its bank."""
     from dataclasses import asdict, replace
 
@@ -71,7 +73,7 @@ def already_there(screen: Output, out: Path, config: Any, recalibrate: Any, timi
     stages = [there.journal_options(name) for name in ("recalibration.jsonl", "timings.jsonl")]
     if asdict(wanted) != asdict(type(config)(**there.about["config"])) or stages[0] != recalibrate:
         return False
-    if bank.evaluation.get("signal_asked", bank.signal.name) != signal:
+    if (bank.evaluation.get("signal_asked", bank.signal.name), bank.evaluation.get("bank_rule", "hull")) != (signal, bank_rule):
         return False
     if {name: stages[1].get(name) for name in timing} != timing:
         return False

@@ -60,6 +60,7 @@ def run(
     rounds: opt.TimeRounds = None,
     budget: opt.Budget = None,
     signal: opt.Signal = "auto",
+    bank_rule: opt.BankRule = "hull",
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -72,15 +73,17 @@ def run(
 
     A killed run goes on where it stopped when the same command is given again.
     """
+    from entmtp_calib.calibrate.bank_rules import check_rule
     from entmtp_calib.calibrate.splits import RunConfig
     from entmtp_calib.signals import check_asked
 
     screen = Output(json, quiet)
     config = RunConfig(**options_of(ctx, preset))
     check_asked(signal)  # a typo should not cost the hours before the signal is read
+    check_rule(bank_rule, config.rule.lossless)
     timing = limits(rounds, budget) | {"prompts": time_prompts}
     stages = {"trees": trees, "prompts": recalibrate_prompts}, timing
-    if not fresh and dump_prompts is None and already_there(screen, out, config, *stages, signal):
+    if not fresh and dump_prompts is None and already_there(screen, out, config, *stages, signal, bank_rule):
         screen.finish("run")
         return
     with screen.progress() as tick:
@@ -100,7 +103,7 @@ def run(
         timed = calibration.time(**timing)
         report_timing(screen, calibration, timed, counts)
         screen.say("fit-thresholds: policies by replay")
-        calibration.fit(signal, timed, recalibrated)
+        calibration.fit(signal, timed, recalibrated, rule=bank_rule)
     _report_bank(screen, calibration)
     side_by_side(screen, calibration)
     screen.finish("run")
@@ -207,6 +210,7 @@ def time(
 def fit_thresholds(
     run_folder: opt.RunFolder,
     signal: opt.Signal = "auto",
+    bank_rule: opt.BankRule = "hull",
     study: Annotated[
         bool, typer.Option("--study", help="Look at every signal, and try other orders of drafting.", show_default="off")
     ] = False,
@@ -218,18 +222,20 @@ def fit_thresholds(
     quiet: opt.Quiet = False,
 ) -> None:
     """Choose the bank from the timings, fit the policies by replay and write bank.json."""
+    from entmtp_calib.calibrate.bank_rules import check_rule
     from entmtp_calib.signals import check_asked
 
     screen = Output(json, quiet)
     check_asked(signal)
+    check_rule(bank_rule)
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         if fresh:
             calibration.run.clear("fit-thresholds")
         calibration.require("timings.jsonl", "time")
         recalibrated = calibration.recalibrate(**calibration.options("recalibrate"))
-        timing = {name: calibration.options("time").get(name) for name in ("rounds", "prompts", "budget")}
-        calibration.fit(signal, calibration.time(**timing), recalibrated, study)
+        timing: dict[str, Any] = {name: calibration.options("time").get(name) for name in ("rounds", "prompts", "budget")}
+        calibration.fit(signal, calibration.time(**timing), recalibrated, study, bank_rule)
     _report_bank(screen, calibration)
     screen.say(f"next: entmtp decode --bank {run_folder / 'bank.json'} 'your prompt'")
     screen.finish("fit-thresholds")

@@ -14,13 +14,15 @@ from entmtp_calib.calibrate.paired import Noise, Row, noise_of, seconds_per_step
 from entmtp_calib.calibrate.racing import by_size
 from entmtp_calib.calibrate.timing import AR_AGAIN, Timed, aa_slack
 from entmtp_calib.errors import UsageError
+from entmtp_calib.evidence import Trace, accepted_depths
+from entmtp_calib.signals import AUTO, COMBINED, Signal
 
 HULL, CONDITIONAL = "hull", "conditional"
 RULES = (HULL, CONDITIONAL)
 _BINS = 8
 
 
-def check_rule(rule: str, lossless: bool) -> None:
+def check_rule(rule: str, lossless: bool = True) -> None:
     """Refuse an unknown rule, and one that needs replay where nothing can be replayed.
 
     Raises:
@@ -30,6 +32,28 @@ def check_rule(rule: str, lossless: bool) -> None:
         raise UsageError(f"unknown bank rule {rule!r}.", f"Known: {', '.join(RULES)}.")
     if rule == CONDITIONAL and not lossless:
         raise UsageError("the rule conditional replays texts, which typical acceptance does not allow.", "Use hull.")
+
+
+def choose_bank(
+    rule: str, asked: str, timed: Sequence[Timed], rates: Mapping[str, float], traces: Sequence[Trace]
+) -> list[Timed]:
+    """The trees that the bank keeps, by size.
+
+    Args:
+        asked: the signal that was asked for; one that is fitted or remembers steps tells no bins of a position, and the expected
+            length of the heads' chain takes its place.
+        timed: every arm.
+        rates: tokens per second of every arm, by replay of `traces` with the measured seconds per step.
+    """
+    kept = hull(timed, rates, seconds_per_step)
+    if rule == HULL:
+        return kept
+    signal = Signal(f"expected_chain_{min(9, traces[0].heads)}")
+    if asked not in (AUTO, COMBINED) and not Signal(asked).remembers:
+        signal = Signal(asked)
+    values = np.concatenate([signal.at(trace.root_logp, trace.entropy, trace.chain_logp) for trace in traces])
+    accepted = [np.stack([accepted_depths(arm.topology, trace) for arm in timed], 1) for trace in traces]
+    return conditional(timed, kept, max(rates[arm.label] for arm in kept), values, np.concatenate(accepted))
 
 
 def timing_noise(timed: Sequence[Timed], cost: Callable[[Row], float]) -> Noise:

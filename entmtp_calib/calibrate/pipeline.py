@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from entmtp_calib.calibrate.bank_rules import hull
+from entmtp_calib.calibrate.bank_rules import HULL, check_rule, choose_bank
 from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
 from entmtp_calib.calibrate.cost_model import Predicted
@@ -195,28 +195,33 @@ class Calibration:
         traces = self.traces("fit")[: self.options("time")["prompts"]] if self.config.rule.lossless else None
         return speeds(self.candidates(), self.timing_rows(), traces)
 
-    def fit(self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated], studied: bool = False) -> Fitted:
+    def fit(
+        self, signal: str, timed: Sequence[Timed], recalibrated: Sequence[Recalibrated], studied: bool = False, rule: str = HULL
+    ) -> Fitted:
         """Choose the bank, fit policies on the fit prompts, judge them on the test prompts, write `bank.json`.
 
         Args:
             signal: by name, or "auto".
             studied: whether all signals are looked at, and other orders of drafting and choosing are tried; see `study.json`.
+            rule: which trees the bank keeps; see `bank_rules`.
         """
         self.check_signal(signal)
+        check_rule(rule, self.config.rule.lossless)
         arms = [arm for arm in timed if arm.label != AR_AGAIN]
-        fitted = self._fit_by_replay(signal, arms, studied) if self.config.rule.lossless else fit_measured(signal, arms)
+        fitted = self._fit_by_replay(signal, timed, studied, rule) if self.config.rule.lossless else fit_measured(signal, arms)
         prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
         bank_file = make_bank(
             asdict(self.config), self.run.about["inputs"], sorted(self.pair.target.end_ids),
             str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
         )  # fmt: skip
-        bank_file.save(self.run.file("bank.json"))
+        replace(bank_file, evaluation={**bank_file.evaluation, "bank_rule": rule}).save(self.run.file("bank.json"))
         return fitted
 
-    def _fit_by_replay(self, signal: str, arms: Sequence[Timed], studied: bool) -> Fitted:
+    def _fit_by_replay(self, signal: str, timed: Sequence[Timed], studied: bool, rule: str) -> Fitted:
         fit_traces, test_traces = self.traces("fit"), self.traces("test")
+        arms = [arm for arm in timed if arm.label != AR_AGAIN]
         rates = replayed_rates(arms, fit_traces)
-        kept = hull(arms, rates)
+        kept = choose_bank(rule, signal, timed, rates, fit_traces)
         costs = SwitchingCosts(self.pair, kept, self.config.rule, Journal(self.run.file("timings.jsonl")))
         fit, test = (Replayer(costs.trees, traces) for traces in (fit_traces, test_traces))
         tick = partial(self.tick, "signals")

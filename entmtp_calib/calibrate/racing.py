@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from entmtp_calib.calibrate.paired import Noise, noise_of, seconds_per_step, seconds_per_token
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Row, Timed, aa_slack, runs_by_arm
@@ -94,7 +95,7 @@ class Race:
         return noise_of(runs, cost, len(runs) - 2, aa_slack(runs))
 
 
-def spent(rows: Sequence[Row]) -> float:
+def spent(rows: Sequence[Mapping[str, Any]]) -> float:
     """Seconds of all runs so far, warm-ups too."""
     return float(sum(row["seconds"] for row in rows if "seconds" in row))
 
