@@ -12,7 +12,10 @@ import typer
 
 from entmtp_calib import __version__
 
-from ._output import guarded
+from ._examples import epilog
+from ._output import attempt, guarded, speak_plainly
+from ._settings import defaults_of
+from .bank_compare import compare
 from .bank_export import export
 from .bank_import import import_
 from .bank_show import show
@@ -20,8 +23,10 @@ from .bank_verify import verify
 from .bench import bench
 from .decode import decode
 from .env import env
+from .explain import explain
 from .export_heads import export_heads
 from .pipeline import fit_thresholds, recalibrate, run, search, time
+from .report import report
 from .train_heads import train_heads
 
 app = typer.Typer(
@@ -30,7 +35,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 artefact missing or incompatible, 4 a check found a difference, "
+    epilog="Every option can also be set in entmtp.toml, under [command] or for all commands at the top, and by a variable, "
+    "ENTMTP_COMMAND_OPTION or ENTMTP_OPTION. What is given here comes first, then variables, then the file.\n\n"
+    "Exit codes: 0 ok, 1 failure, 2 usage, 3 artefact missing or incompatible, 4 a check found a difference, "
     "130 interrupted.",
 )
 
@@ -42,9 +49,12 @@ COMMANDS: list[tuple[str, Callable[..., None], str]] = [
     ("time", time, _PIPELINE),
     ("fit-thresholds", fit_thresholds, _PIPELINE),
     ("decode", decode, _USE),
+    ("explain", explain, _USE),
     ("verify", verify, _USE),
     ("bench", bench, _USE),
     ("show", show, _USE),
+    ("report", report, _USE),
+    ("compare", compare, _USE),
     ("export", export, _USE),
     ("import", import_, _USE),
     ("env", env, _USE),
@@ -52,7 +62,7 @@ COMMANDS: list[tuple[str, Callable[..., None], str]] = [
     ("export-heads", export_heads, _USE),
 ]
 for _name, _command, _panel in COMMANDS:
-    app.command(_name, rich_help_panel=_panel)(guarded(_command))
+    app.command(_name, rich_help_panel=_panel, epilog=epilog(_name))(guarded(_command))
 
 
 def _version(wanted: bool) -> None:
@@ -63,11 +73,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
 ) -> None:
-    pass
+    attempt(_settle, ctx)
+
+
+def _settle(ctx: typer.Context) -> None:
+    """Give the command that runs its defaults from the configuration."""
+    ctx.default_map = defaults_of(ctx.invoked_subcommand, {name: guarded(command) for name, command, _panel in COMMANDS})
 
 
 def main() -> None:
     """Entry point of `entmtp` and of `python -m entmtp_calib`."""
-    app()
+    speak_plainly()
+    app(prog_name="entmtp")

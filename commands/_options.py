@@ -49,6 +49,9 @@ TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed 
 BankRule = Annotated[
     str, typer.Option(help="hull: trees faster than every smaller one; conditional: and those best in some bin of the signal.")
 ]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Show where a step of the fastest tree spends its time.", show_default="off")
+]
 TimeRounds = Annotated[
     int | None,
     typer.Option(help="At most so many times every arm is timed on every prompt.", min=1,

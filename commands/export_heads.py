@@ -29,8 +29,6 @@ def export_heads(
     """Write heads as the original decoders of Hydra and Medusa read them, in float16.
 
     Their files hold a whole LM head per head, so the target is loaded for what the heads borrow from it.
-
-    Example: entmtp export-heads smollm2-hydra --format hydra --out exported
     """
     from entmtp_calib.engine.head_export import check_format, export
     from entmtp_calib.engine.head_files import load_heads, save_published

@@ -50,8 +50,6 @@ def train_heads(
 
     The target writes; the last thirtieth of the text (at least one shard) is held out and judged while training goes on and at
     the end.
-
-    Example: entmtp train-heads --out my-heads --base my-model --architecture hydra++ --prompts sharegpt:4000
     """
     from entmtp_calib.calibrate.head_judging import calibration_error
     from entmtp_calib.calibrate.head_training import HeadRecipe, make_heads, parse_source

