@@ -44,6 +44,8 @@ def report_study(screen: Output, path: Path) -> None:
     chosen = study["chosen"]["name"] if isinstance(study["chosen"], dict) else study["chosen"]
     row = next(row for row in study["signals"] if row["name"] == chosen)
     screen.table(reliability_table(row))
+    if all(other["cross_validated"]["ratio"] <= 1 for other in study["signals"]):
+        screen.text("On prompts held out, no ladder on any signal is faster than the best static tree.")
     if not row["steady"]:
         screen.warn(f"accepted drafts do not rise or fall steadily with {chosen}")
     if "early_stop" in study:
