@@ -11,6 +11,7 @@ from ._tables import marked
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.environment import Trouble
     from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.calibrate.step_profile import Profile
 
 DEFAULT_ROUNDS = 2
 
@@ -48,6 +49,60 @@ def report_timing(screen: Output, calibration: Calibration, timed: Sequence[Any]
     screen.keep(unsteady=sentences(found))
     for sentence in sentences(found):
         screen.warn(sentence)
+
+
+def report_profile(screen: Output, calibration: Calibration, timed: Sequence[Any], prompts: int, tick: Any) -> None:
+    """Profile the steps of the fastest tree, show them and keep them in the timing journal."""
+    from dataclasses import asdict
+
+    from entmtp_calib.calibrate.environment import journal_row
+    from entmtp_calib.calibrate.step_profile import profile_steps
+    from entmtp_calib.calibrate.time_stage import preferred
+    from entmtp_calib.storage import Journal
+
+    rule = calibration.config.rule
+    arm = preferred(timed, calibration.traces("fit") if rule.lossless else None)
+    if arm is None:
+        screen.warn("no tree was timed, so there are no steps to profile")
+        return
+    pair, chosen = calibration.pair, calibration.splits.fit[:prompts]
+    found = profile_steps(
+        pair.target, pair.heads, arm.topology, chosen, calibration.stop, rule, lambda done, of: tick("profile", done, of)
+    )
+    Journal(calibration.run.file("timings.jsonl")).append(journal_row({"profile": {"tree": arm.label, **asdict(found)}}))
+    screen.table(profile_table(arm.label, found))
+    screen.keep(profile={"tree": arm.label, **asdict(found)})
+    for sentence in profile_sentences(arm.label, found):
+        screen.text(sentence)
+
+
+def profile_sentences(label: str, found: Profile) -> list[str]:
+    """What a profile comes to."""
+    from entmtp_calib.calibrate.step_profile import SCHEDULING
+
+    ratio, choosing = found.ratio, found.choosing
+    said = [
+        f"A step of {label} takes {ratio.median:.2f} times the bare forward of its rows and its drafting together (middle 80 % "
+        f"of {found.steps} steps: {ratio.low:.2f}–{ratio.high:.2f}).",
+        f"Scheduling takes {1e3 * found.parts[SCHEDULING].median:.3f} ms of it; reading a signal and choosing from a ladder by "
+        f"themselves take {1e3 * choosing.median:.3f} ms.",
+    ]
+    one, best = found.rows[1], min(found.rows, key=lambda rows: found.rows[rows].median)
+    figures = ", ".join(f"{rows}: {1e3 * item.median:.1f}" for rows, item in found.rows.items())
+    verdict = "Plain decoding would gain nothing by padding its row"
+    if best > 1 and found.rows[best].high < one.low:
+        verdict = f"Plain decoding would be faster with its row padded to {best}"
+    return [*said, f"{verdict} (ms of a forward by rows: {figures})."]
+
+
+def profile_table(label: str, found: Profile) -> Table:
+    """The parts of a step, its whole, and the bare forward beside it."""
+    lines = [*found.parts.items(), ("whole step", found.step), ("bare forward of the same rows", found.bare)]
+    rows = [{"part": name, "ms": 1e3 * item.median, "low_ms": 1e3 * item.low, "high_ms": 1e3 * item.high,
+             "share": item.median / found.step.median} for name, item in lines]  # fmt: skip
+    columns = (Column("part", "part"), Column("ms", "median ms", ".3f"), Column("low_ms", "10 %", ".3f"),
+               Column("high_ms", "90 %", ".3f"), Column("share", "of the step", ".1%"))  # fmt: skip
+    return Table("profile_parts", f"Where a step of {label} spends its time, over {found.steps} steps", columns, rows)
 
 
 def _say_race(screen: Output, budget: float | None, timed: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from ._tables import (
     policy_table,
     recalibration_table,
 )
-from ._timing import limits, report_timing
+from ._timing import limits, report_profile, report_timing
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
@@ -189,6 +189,7 @@ def time(
     rounds: opt.TimeRounds = None,
     budget: opt.Budget = None,
     prompts: opt.TimePrompts = 4,
+    profile: opt.Profile = False,
     seed: opt.SameSeed = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -202,7 +203,9 @@ def time(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         timed = calibration.time(prompts=prompts, fresh=fresh, **timing)
-    report_timing(screen, calibration, timed, prompt_counts(screen, calibration, {"time": prompts}))
+        report_timing(screen, calibration, timed, prompt_counts(screen, calibration, {"time": prompts}))
+        if profile:
+            report_profile(screen, calibration, timed, prompts, tick)
     screen.say(f"next: entmtp fit-thresholds {run_folder}")
     screen.finish("time")
 

@@ -33,12 +33,12 @@ class Watch:
         self._began = (time.perf_counter(), time.process_time())
         about = {"device": str(self.target.device), "dtype": str(self.target.dtype).removeprefix("torch."),
                  "threads": torch.get_num_threads(), "versions": versions()}  # fmt: skip
-        return _row({"when": "start"} | about | machine())
+        return journal_row({"environment": {"when": "start"} | about | machine()})
 
     def end(self) -> Row:
         """The load, and how many cores this process kept busy meanwhile."""
         wall, own = (now - then for now, then in zip((time.perf_counter(), time.process_time()), self._began, strict=True))
-        return _row({"when": "end", "own_cores": round(own / wall, 2)} | machine())
+        return journal_row({"environment": {"when": "end", "own_cores": round(own / wall, 2)} | machine()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,11 @@ def trouble(timed: Sequence[Timed], rows: Sequence[Mapping[str, Any]]) -> Troubl
     return Trouble(found.again, found.noisy, busy["load"], busy["cores"], busy["own_cores"])
 
 
+def journal_row(what: dict[str, Any]) -> Row:
+    """A row of the timing journal that is no run."""
+    return {"arm": "", "prompt": "", "round": -1} | what
+
+
 def environments(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the journal tells of the machine, in order."""
     return [row["environment"] for row in rows if "environment" in row]
-
-
-def _row(environment: dict[str, Any]) -> Row:
-    return {"arm": "", "prompt": "", "round": -1, "environment": environment}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from entmtp_calib.calibrate.candidates import Candidate
 from entmtp_calib.calibrate.cost_model import Predicted, predicted
 from entmtp_calib.calibrate.racing import Race, spent
-from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Row
+from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Arm, Row, Timed
 from entmtp_calib.evidence import Trace, mean_accept
 from entmtp_calib.topology import Topology
 
@@ -49,7 +49,18 @@ def speeds(candidates: Sequence[Candidate], rows: Sequence[Row], traces: Sequenc
     return predicted(rows, {arm.label: arm.topology for arm in _arms(candidates)}, worth)
 
 
-def tokens_per_step(arm: Arm, traces: Sequence[Trace]) -> float:
+def preferred(timed: Sequence[Timed], traces: Sequence[Trace] | None) -> Timed | None:
+    """The tree with the most tokens per second, prefill left out; None where no tree was timed.
+
+    Args:
+        traces: of the prompts that it is to hold for; None for the tokens per step of the timed runs.
+    """
+    trees = [arm for arm in timed if arm.topology.size]
+    worth = {arm.label: arm.tokens_per_step if traces is None else tokens_per_step(arm, traces) for arm in trees}
+    return max(trees, key=lambda arm: (worth[arm.label] / arm.seconds_per_step, -arm.topology.size), default=None)
+
+
+def tokens_per_step(arm: Arm | Timed, traces: Sequence[Trace]) -> float:
     """Tokens per step by replay."""
     return 1 + mean_accept(arm.topology, traces)
 
