@@ -1,7 +1,8 @@
 """Time and memory of a search by the number of prompts.
 
-Run: python benchmarks/scale.py [--task humaneval] [--tokens 128] [--counts 25 50 100 200]
+Run: python benchmarks/scale.py [--task humaneval] [--tokens 128] [--counts 25 50 100 200] [--csv times.csv]
 Every count is a process of its own, so the peaks are its own. Prints Markdown; the last column should not move much.
+The CSV is what `entmtp report --search-times` draws.
 """
 
 from __future__ import annotations
@@ -47,16 +48,21 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--counts", type=int, nargs="+", default=[25, 50, 100, 200])
+    parser.add_argument("--csv", type=argparse.FileType("w", encoding="utf-8"))
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(search(options.task, options.data, options.one, options.tokens)))
         return
     print("| prompts | rollout s | growth s | MB after loading | peak MB | rollout s a prompt |\n|---|---|---|---|---|---|")
+    if options.csv:
+        print("prompts,rollout_s,growth_s", file=options.csv, flush=True)
     for count in options.counts:
         words = [sys.executable, __file__, "--task", options.task, "--tokens", str(options.tokens), "--one", str(count)]
         words += ["--data", options.data] if options.data else []
         row = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        if options.csv:
+            print(row["prompts"], row["rollout"], row["growth"], sep=",", file=options.csv, flush=True)
         each = row["rollout"] / row["prompts"]
         cells = [f"{row[name]:.1f}" for name in ("rollout", "growth")] + [f"{row[name]:.0f}" for name in ("loaded", "peak")]
         print(f"| {row['prompts']} | " + " | ".join(cells) + f" | {each:.2f} |", flush=True)

@@ -183,8 +183,8 @@ def test_gain_has_ceiling_and_floors_and_does_without_what_an_older_bank_lacks(m
     assert material.bank is not None
     rows = {row["arm"]: row for row in made(gain(material)).rows}
     assert rows["oracle"]["times_static"] == 1.5
-    assert rows["trees of ladder at random"]["times_static"] == 0.8
-    assert "trees of static at random" not in rows
+    assert rows["ladder at random"]["times_static"] == 0.8
+    assert "static at random" not in rows
     assert (rows["ladder"]["low"], rows["ladder"]["high"]) == (1.02, 1.2)
     assert "a measurable gain" in made(gain(material)).sentence
     old = {"policies": {"static": {"gain": {"ratio": 1.0, "low": 1.0, "high": 1.0}}, "ladder": {}}}

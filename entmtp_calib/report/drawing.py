@@ -17,6 +17,7 @@ from matplotlib.figure import Figure as Canvas
 
 from entmtp_calib.report import acceptance, speed, switching
 from entmtp_calib.report.acceptance import HELD_OUT, REPLAYED, ROLLOUT, SEARCHED
+from entmtp_calib.report.contest import BENCH
 from entmtp_calib.report.drawing_trees import draw_timeline, draw_trees
 from entmtp_calib.report.figure import Figure, Row, is_none
 from entmtp_calib.report.palette import DASHES, FAINT, INK, MARKS, MUTED, PAPER, SERIES, WIDTH
@@ -25,8 +26,9 @@ from entmtp_calib.report.timeline import TIMELINE
 _STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8,
     "axes.edgecolor": MUTED, "axes.labelcolor": INK, "xtick.color": MUTED, "ytick.color": MUTED, "text.color": INK,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": FAINT, "grid.linewidth": 0.5,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "legend.frameon": False, "lines.linewidth": 1.4, "lines.markersize": 4.5, "figure.facecolor": PAPER,
+    "grid.color": FAINT, "grid.linewidth": 0.5,
     "figure.constrained_layout.use": True, "svg.fonttype": "none", "text.parse_math": False,
 }  # fmt: skip
 
@@ -218,7 +220,7 @@ def _gain(figure: Figure) -> Canvas:
     axes.set_yticks(range(len(rows)), [row["arm"] + more.get(row["arm"], "") for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.3)
     axes.margins(x=0.12)
-    axes.set_xlabel("tokens/s over those of the best static tree")
+    axes.set_xlabel("tokens/s, the best static tree is 1")
     return canvas
 
 
@@ -250,8 +252,26 @@ def _search_time(figure: Figure) -> Canvas:
     return canvas
 
 
+def _bench(figure: Figure) -> Canvas:
+    rows = list(reversed(figure.rows))
+    canvas, axes = _axes(1.2 + 0.32 * len(rows))
+    for place, row in enumerate(rows):
+        own = row["nodes"] is not None
+        axes.barh([place], [row["speedup"]], height=0.62, color=SERIES[2] if own and row["nodes"] else FAINT, edgecolor=MUTED,
+                  xerr=_bars([row], "speedup"), capsize=2)  # fmt: skip
+        axes.annotate(f"{row['speedup']:.2f}", (max(row["high"], row["speedup"]), place), (3, 0), textcoords="offset points",
+                      va="center", fontsize=8)  # fmt: skip
+    axes.axvline(1.0, color=INK, linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(rows)), [row["arm"] for row in rows])
+    axes.margins(x=0.12)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("times plain decoding (tokens/s, prefill included)")
+    axes.set_title(figure.title, loc="left", wrap=True, fontsize=8)
+    return canvas
+
+
 _DRAWINGS: dict[str, Callable[[Figure], Canvas]] = {
     speed.THROUGHPUT: _throughput, acceptance.FRONTIER: _frontier, switching.GAIN: _gain, TIMELINE: draw_timeline,
     acceptance.TREES: draw_trees, acceptance.HITS: _hits, switching.SIGNAL: _signal, switching.RELIABILITY: _reliability,
-    speed.COSTS: _costs, speed.SEARCH_TIME: _search_time,
+    speed.COSTS: _costs, speed.SEARCH_TIME: _search_time, BENCH: _bench,
 }  # fmt: skip

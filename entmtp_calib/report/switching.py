@@ -129,7 +129,7 @@ def gain_rows(bank: TopologyBank) -> list[dict[str, Any]]:
     others = [("oracle", "ceiling", recorded.get("oracle_test_tokens_per_s"))]
     for name in policies_that_switch(bank):
         floor = recorded["policies"].get(name, {}).get("random_tokens_per_s")
-        others.append((f"trees of {name} at random", "floor", floor))
+        others.append((f"{name} at random", "floor", floor))
     rows += [{"arm": name, "kind": kind, "times_static": rate / base, "low": none, "high": none, "tokens_per_s": rate}
              for name, kind, rate in others if base and rate]  # fmt: skip
     return rows
