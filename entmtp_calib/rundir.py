@@ -5,6 +5,7 @@ Knows names and fingerprints; what the files say is the business of those who wr
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.storage import Journal, digest, read_json, to_json, write_atomically
 
+_log = logging.getLogger(__name__)
 FORMAT, VERSION = "entmtp-run", 1
 _FIELDS = {"config": dict, "inputs": dict, "fingerprint": str}
 STAGES: dict[str, tuple[str, ...]] = {
@@ -105,12 +107,14 @@ class RunDir:
         key = digest({"fingerprint": self.about["fingerprint"], "options": options})
         if not rows:
             journal.append({"stage": stage, "key": key, "options": options})
+            _log.info("%s begins with %s", stage, options)
             return journal, []
         if rows[0].get("key") != key:
             raise ArtefactError(
                 f"{journal.path} was begun with other options ({rows[0].get('options')!s:.200}).",
                 f"Use --fresh to {stage} anew.",
             )
+        _log.info("%s goes on behind %d rows of %s", stage, len(rows) - 1, journal.path)
         return journal, rows[1:]
 
     def journal_options(self, name: str) -> dict[str, Any]:
