@@ -174,7 +174,7 @@ def signal_depth(name: str) -> int:
 
 def signal_names(depth: int) -> list[str]:
     """The signals that are tried with so many heads, the simplest first; `combined` last, since it has to be fitted."""
-    chains = [f"{kind}_{d}" for kind in ("path_value", "expected_chain") for d in range(1, depth + 1)]
+    chains = [f"{kind}_{d}" for kind in ("path_value", "expected_chain") for d in range(1, min(depth, 9) + 1)]
     return ["base_top1", *chains, "entropy", "entropy_ema_4", "entropy_ema_16", HISTORY, COMBINED]
 
 

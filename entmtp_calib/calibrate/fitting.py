@@ -121,22 +121,31 @@ def _tell(tick: Callable[[int, int], None] | None, total: int, done: int) -> Non
 
 
 def _judge(name: str, costs: Costs, fit: Replayer, test: Replayer, ceiling: Speed, signal: Signal, seed: int) -> list[Judged]:
-    """Every kind of policy; a ladder has the number of bins that gains most in cross-validation, of equals the fewest."""
-    base = held_out(name, best_static, fit, costs)
-    ladders: list[Fit] = [partial(fit_ladder, bins=bins) for bins in range(2, len(costs.alone) + 1)]
-    tried = [(fitter, gain(held_out(name, fitter, fit, costs), base, seed)) for fitter in ladders]
-    ladder = max(tried, key=lambda pair: pair[1].ratio)[0] if tried else partial(fit_ladder, bins=1)
-    kinds: dict[str, Fit] = {"static": best_static, "ladder": ladder, "hysteresis": fit_hysteresis}
-    seen = fit.reading(signal)
+    """Every kind of policy.
+
+    A ladder has the number of bins that gains most in cross-validation, of equals the fewest, which flatters that figure a
+    little; the test prompts have no part in any choice.
+    """
+    base = held_out("base_top1", best_static, fit, costs)  # a static tree reads no signal
+
+    def seen(fitter: Fit) -> tuple[Fit, Gain]:
+        return fitter, gain(held_out(name, fitter, fit, costs), base, seed)
+
+    ladders = [seen(partial(fit_ladder, bins=bins)) for bins in range(2, max(2, len(costs.alone)) + 1)]
+    kinds = {
+        "static": (best_static, gain(base, base, seed)),
+        "ladder": max(ladders, key=lambda pair: pair[1].ratio),
+        "hysteresis": seen(fit_hysteresis),
+    }
     judged: list[Judged] = []
-    for kind, fitter in kinds.items():
-        outcome = fitter(seen, costs)
+    for kind, (fitter, apart) in kinds.items():
+        outcome = fitter(fit.reading(signal), costs)
         there = evaluate(outcome.policy, test, costs)
         static = judged[0].test if judged else there
-        judged.append(Judged(
-            kind, outcome, there, gain(held_out(name, fitter, fit, costs), base, seed), gain(there, static, seed),
-            random_switching(there, test, costs, seed), headroom_share(there, static, ceiling),
-        ))  # fmt: skip
+        floor = random_switching(there, test, costs, seed)
+        judged.append(
+            Judged(kind, outcome, there, apart, gain(there, static, seed), floor, headroom_share(there, static, ceiling))
+        )
     return judged
 
 

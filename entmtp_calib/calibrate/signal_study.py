@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from entmtp_calib.calibrate.combined_signal import signal_for
 from entmtp_calib.calibrate.held_out import held_out
-from entmtp_calib.calibrate.thresholds import Costs, Gain, best_static, evaluate, fit_ladder, gain, quantiles
+from entmtp_calib.calibrate.thresholds import Costs, Gain, Speed, best_static, evaluate, fit_ladder, gain, quantiles
 from entmtp_calib.policy import Static
 from entmtp_calib.replay import Replayer
 from entmtp_calib.signals import Signal
@@ -66,9 +66,11 @@ def study(
     Args:
         costs_of: step costs under a policy that reads a signal; bins: of the ladders; on_signal: called with how many are done.
     """
-    rows = []
+    rows: list[Studied] = []
     for name in names:
-        rows.append(_study(name, costs_of(name), fit, test, bins, seed))
+        costs = costs_of(name)
+        base = held_out("base_top1", best_static, fit, costs)  # a static tree reads no signal
+        rows.append(_study(name, costs, fit, test, bins, base, seed))
         if on_signal:
             on_signal(len(rows))
     return rows
@@ -79,11 +81,10 @@ def choose_signal(rows: Sequence[Studied]) -> str:
     return max(rows, key=lambda row: row.cross_validated.ratio).name
 
 
-def _study(name: str, costs: Costs, fit: Replayer, test: Replayer, bins: int, seed: int) -> Studied:
+def _study(name: str, costs: Costs, fit: Replayer, test: Replayer, bins: int, base: Speed, seed: int) -> Studied:
     signal = signal_for(name, fit, costs)
     static = best_static(fit, costs)
     apart = held_out(name, lambda texts, prices: fit_ladder(texts, prices, bins), fit, costs)
-    base = held_out(name, best_static, fit, costs)
     ladder = fit_ladder(fit.reading(signal), costs, bins)
     judged = evaluate(ladder.policy, test.reading(signal), costs)
     found = _correlations(signal, test, static.policy.members[0])
