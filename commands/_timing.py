@@ -111,7 +111,7 @@ def _say_race(screen: Output, budget: float | None, timed: Sequence[Any], rows: 
     rounds, seconds = max(arm.rounds for arm in timed), spent(rows)
     early = [f"{arm.label} after {arm.rounds}" for arm in timed if arm.rounds < rounds]
     if early:
-        screen.say(f"stopped early, since a smaller tree is surely as fast: {', '.join(early)} of {rounds} rounds")
+        screen.say(f"stopped early, as surely not 1 % faster than a smaller tree: {', '.join(early)} of {rounds} rounds")
     if budget is not None and seconds > budget:
         screen.warn(f"the first rounds took {seconds:.0f} s, more than the budget of {budget:.0f} s")
     elif budget is not None:
