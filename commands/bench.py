@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,13 +11,23 @@ from . import _options as opt
 from ._output import Column, Output, Table
 from ._session import load_of_bank
 
+if TYPE_CHECKING:
+    from entmtp_calib.bank import TopologyBank
+
 
 def bench(
     bank: opt.BankFile,
     task: opt.BankTask = None,
     data: opt.Data = None,
-    prompts: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 8,
+    prompts: Annotated[int, typer.Option(help="How many prompts, at most.", min=1)] = 20,
     rounds: opt.Rounds = 2,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Other heads of the same target, to run the published tree with; may be repeated.", show_default="none"
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for bench.csv, bench.json and bench.png.", show_default="none")] = None,
     model: opt.BankModel = None,
     heads: opt.BankHeads = None,
     max_new_tokens: opt.MaxNewTokens = 128,
@@ -28,42 +39,80 @@ def bench(
 ) -> None:
     """Time the policies of a bank, plain decoding, the published tree and transformers, interleaved.
 
-    Example: entmtp bench outputs/mine/bank.json --task humaneval --prompts 20
+    The prompts are those that the bank's calibration kept for tests, or any of another task.
     """
     from entmtp_calib.bank import load_bank
-    from entmtp_calib.calibrate.bench import bench_runners
-    from entmtp_calib.calibrate.prompts import load_prompts
+    from entmtp_calib.calibrate.bench import Scribe, contestants, unseen_prompts
     from entmtp_calib.calibrate.rounds import interleave
     from entmtp_calib.calibrate.timing import Arm, summarise
+    from entmtp_calib.engine.head_files import load_heads
     from entmtp_calib.engine.stopping import StopRule
     from entmtp_calib.template import encode
     from entmtp_calib.topology import Topology
 
     screen = Output(json, quiet)
     found = load_bank(bank)
-    chosen = load_prompts(task or found.task, data, prompts, seed).prompts
+    chosen, warning = unseen_prompts(found, task, data, prompts, seed)
+    if warning:
+        screen.warn(warning)
+    others = {name: load_heads(name) for name in also or ()}
     pair = load_of_bank(screen, found, model, heads, device, dtype)
-    style = found.template["style"]
-    texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, style)) for prompt in chosen]
-    runners = bench_runners(pair, found, seed)
-    rows: list[dict[str, Any]] = []
+    texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
+    entered = contestants(pair, found, seed, {other.name: other.heads.bind(pair.target).pack() for other in others.values()})
+    scribe, rows = Scribe(), list[dict[str, Any]]()
+    runners = {label: scribe.watch(label, one.run) for label, one in entered.items()}
     total = len(runners) * len(texts) * rounds
     with screen.progress() as tick:
         interleave(runners, texts, StopRule(pair.target.end_ids, max_new_tokens), rounds, seed, rows,
                    on_run=lambda done: tick("bench", done, total))  # fmt: skip
+        judged = scribe.judge(pair.target)
     timed = summarise([Arm(label, Topology()) for label in runners], rows)
-    screen.table(_table(timed, len(texts), found.task if task is None else task))
+    extra = {
+        label: {"nodes": one.nodes, "same_text": judged[label].same, "logp": judged[label].logp} for label, one in entered.items()
+    }
+    table = _table(timed, extra, len(texts), found.task if task is None else task)
+    screen.table(table)
+    _ceiling(screen, found)
     screen.keep(runs=rows, max_new_tokens=max_new_tokens)
+    if out:
+        _write(screen, out, table)
     screen.finish("bench")
 
 
-def _table(timed: list[Any], prompts: int, task: str) -> Table:
+def _table(timed: list[Any], extra: dict[str, dict[str, Any]], prompts: int, task: str) -> Table:
     rows = [
-        {"arm": arm.label, "tokens_per_s": arm.tokens_per_s, "tokens_per_step": arm.tokens_per_step, "speedup": arm.speedup,
-         "speedup_low": arm.speedup_low, "speedup_high": arm.speedup_high, "cv": arm.cv,
+        {"arm": arm.label, **extra[arm.label], "tokens_per_s": arm.tokens_per_s, "tokens_per_step": arm.tokens_per_step,
+         "speedup": arm.speedup, "speedup_low": arm.speedup_low, "speedup_high": arm.speedup_high, "cv": arm.cv,
          "interval": f"{arm.speedup_low:.2f}–{arm.speedup_high:.2f}"}
         for arm in sorted(timed, key=lambda arm: -arm.tokens_per_s)
     ]  # fmt: skip
-    columns = (Column("arm", "arm"), Column("tokens_per_s", "tokens/s", ".1f"), Column("tokens_per_step", "tokens/step", ".2f"),
-               Column("speedup", "× ar", ".2f"), Column("interval", "95 % interval"), Column("cv", "cv", ".1%"))  # fmt: skip
+    columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_s", "tokens/s", ".1f"),
+               Column("tokens_per_step", "tokens/step", ".2f"), Column("speedup", "× ar", ".2f"),
+               Column("interval", "95 % interval"), Column("cv", "cv", ".1%"), Column("same_text", "text of ar", ".0%"),
+               Column("logp", "log p/token", ".3f"))  # fmt: skip
     return Table("bench", f"Tokens per second on {prompts} prompts of {task}, prefill included, interleaved", columns, rows)
+
+
+def _ceiling(screen: Output, bank: TopologyBank) -> None:
+    """What the best choice of tree at every step would give, as the calibration replayed it."""
+    static = bank.evaluation.get("policies", {}).get("static", {}).get("test_tokens_per_s")
+    oracle = bank.evaluation.get("oracle_test_tokens_per_s")
+    if static and oracle:
+        screen.keep(oracle_over_static=oracle / static)
+        screen.say(f"an oracle that knew every step's acceptance would be {oracle / static:.2f} times as fast as static (replay)")
+
+
+def _write(screen: Output, folder: Path, table: Table) -> None:
+    """The table as CSV, JSON and a picture."""
+    from entmtp_calib.report.contest import bench as contest
+    from entmtp_calib.report.drawing import to_png
+    from entmtp_calib.report.figure import is_none, to_csv
+    from entmtp_calib.storage import to_json, write_atomically
+
+    figure = contest(table.title, table.rows)
+    arms = [{name: None if is_none(value) else value for name, value in row.items()} for row in table.rows]
+    files = {"bench.csv": to_csv(figure), "bench.json": to_json({"title": table.title, "arms": arms}),
+             "bench.png": to_png(figure)}  # fmt: skip
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    screen.say(f"wrote {', '.join(files)} to {folder}")

@@ -140,31 +140,37 @@ def test_verify_fails_when_the_decoder_is_wrong(bank_file: Path, monkeypatch: py
     assert "differ from plain decoding" in result.stderr
 
 
-def test_bench_puts_the_bank_beside_plain_decoding_and_transformers(bank_file: Path, prompt_file: Path) -> None:
-    words = (
-        "bench",
-        bank_file,
-        "--task",
-        prompt_file,
-        "--prompts",
-        3,
-        "--rounds",
-        1,
-        "--max-new-tokens",
-        16,
-        "--dtype",
-        "float32",
-    )
-    result = cli(*words, "--dtype", "float32", "--json")
+def test_bench_puts_the_bank_beside_plain_decoding_and_transformers(
+    bank_file: Path, prompt_file: Path, tiny_heads: Path, tmp_path: Path
+) -> None:
+    result = cli("bench", bank_file, "--prompts", 3, "--rounds", 1, "--max-new-tokens", 16, "--dtype", "float32",
+                 "--out", tmp_path / "b", "--also", tiny_heads, "--json")  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    arms = {row["arm"] for row in document["bench"]}
-    assert arms == {"ar", "ar-again", "static", "ladder", "hysteresis", "generate", "prompt lookup"}
+    arms = {row["arm"]: row for row in document["bench"]}
+    assert set(arms) == {"ar", "ar-again", "static", "ladder", "hysteresis", "generate", "prompt lookup"}
+    kept = load_bank(bank_file).splits["test"]["ids"]
+    assert [row["prompt"] for row in document["runs"] if row["arm"] == "ar" and row["round"] == 0] == kept[:3]
     texts = {(row["prompt"], row["ids"]) for row in document["runs"]}
     assert len(texts) == 3  # in float32 every arm writes the same
-    assert all(row["tokens_per_s"] > 0 for row in document["bench"])
-    steps = {row["arm"]: row["tokens_per_step"] for row in document["bench"]}
-    assert (steps["ar"], steps["generate"]) == (1.0, None)  # how often transformers ran the model is not known
+    assert {(row["same_text"], round(row["logp"], 4)) for row in arms.values()} == {(1.0, round(arms["ar"]["logp"], 4))}
+    assert arms["ar"]["logp"] < 0
+    assert (arms["static"]["nodes"], arms["hysteresis"]["nodes"], arms["ar"]["nodes"]) == (7, 7, 0)
+    assert (arms["ar"]["tokens_per_step"], arms["generate"]["tokens_per_step"]) == (1.0, None)  # transformers does not tell
+    assert (tmp_path / "b" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert len((tmp_path / "b" / "bench.csv").read_text().splitlines()) == 8
+
+
+def test_bench_says_where_prompts_may_have_been_seen(bank_file: Path, prompt_file: Path, tmp_path: Path) -> None:
+    words = ("--prompts", 2, "--rounds", 1, "--max-new-tokens", 4, "--dtype", "float32")
+    document = json.loads(bank_file.read_text())
+    document["splits"]["test"].pop("ids")
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    assert "does not say which prompts" in cli("bench", tmp_path / "old.json", *words).stderr
+    (tmp_path / "other.jsonl").write_text('{"prompt": "another"}\n{"prompt": "and one more"}\n')
+    result = cli("bench", bank_file, "--task", tmp_path / "other.jsonl", *words)
+    assert result.exit_code == 0, result.output
+    assert "warning" not in result.stderr
 
 
 def test_show_tells_the_state_and_draws_a_tree(finished: Path, bank_file: Path) -> None:

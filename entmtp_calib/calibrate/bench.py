@@ -1,17 +1,20 @@
-"""A bank beside other ways to decode the same prompts: plain decoding, transformers' own, the published tree.
+"""A bank beside other ways to decode the same prompts: plain decoding, transformers' own, the published tree, other heads.
 
-Runs the model and measures; chooses nothing.
+Runs the model and measures; chooses nothing but the prompts, which no calibration of the bank has seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from entmtp_calib.bank import TopologyBank
+from entmtp_calib.calibrate.comparison import mean_logp
+from entmtp_calib.calibrate.prompts import Prompt, load_prompts
 from entmtp_calib.calibrate.rounds import Run, Runner, clock, decoder_runner
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN
 from entmtp_calib.engine.acceptance import Exact, Rule, rule_from
@@ -25,22 +28,104 @@ from entmtp_calib.topology import published_default
 LOOKUP = 10  # tokens that prompt lookup guesses, as in transformers' documentation
 
 
-def bench_runners(pair: Pair, bank: TopologyBank, seed: int = 0) -> dict[str, Runner]:
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One way to decode; nodes: what it verifies at a step besides the root, at most, None where that is not ours to say."""
+
+    run: Runner
+    nodes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a way to decode wrote.
+
+    same: share of the prompts after which it wrote what plain decoding wrote; logp: mean log probability of its tokens under the
+    target at temperature 1, in nats.
+    """
+
+    same: float
+    logp: float
+
+
+def unseen_prompts(bank: TopologyBank, task: str | None, data: str | None, count: int, seed: int) -> tuple[list[Prompt], str]:
+    """Prompts to measure on: of the bank's own task those that its calibration kept for tests, else any.
+
+    Returns:
+        At most `count` prompts, and a warning where some may have been seen, or "".
+    """
+    if task not in (None, bank.task):
+        return load_prompts(str(task), data, count, seed).prompts, ""
+    kept = bank.splits.get("test", {}).get("ids", [])
+    if not kept:
+        return load_prompts(bank.task, data, count, seed).prompts, "this bank does not say which prompts it was not made from"
+    place = {name: index for index, name in enumerate(kept)}
+    found = [prompt for prompt in load_prompts(bank.task, data, None, seed).prompts if prompt.id in place]
+    if not found:
+        found = load_prompts(bank.task, data, count, seed).prompts
+        return found, "none of the prompts that the bank kept for tests is in this set"
+    return sorted(found, key=lambda prompt: place[prompt.id])[:count], ""
+
+
+def contestants(pair: Pair, bank: TopologyBank, seed: int = 0, others: Mapping[str, Any] | None = None) -> dict[str, Contestant]:
     """Everything that is measured, by name.
 
     Plain decoding is there twice. transformers' `generate` and its prompt lookup are there where decoding is greedy, since they
     would draw other samples; the published 63-node tree where the heads can fill it.
+
+    Args:
+        others: other heads by name, to run the published tree with.
     """
-    rule = rule_from(bank.acceptance, seed)
-    runners: dict[str, Runner] = {AR: plain_runner(pair.target, rule), AR_AGAIN: plain_runner(pair.target, rule)}
+    rule, published = rule_from(bank.acceptance, seed), published_default()
+    plain = Contestant(plain_runner(pair.target, rule), 0)
+    found = {AR: plain, AR_AGAIN: plain}
     for name, policy in bank.policies.items():
-        runners[name] = decoder_runner(Decoder(pair.target, pair.heads, bank.topologies, policy, bank.signal, rule))
-    if published_default().depth <= pair.heads.depth:
-        runners["default-63"] = decoder_runner(Decoder(pair.target, pair.heads, [published_default()], Static(0), rule=rule))
+        decoder = Decoder(pair.target, pair.heads, bank.topologies, policy, bank.signal, rule)
+        found[name] = Contestant(decoder_runner(decoder), max(bank.topologies[index].size for index in policy.members))
+    for label, heads in {
+        "default-63": pair.heads,
+        **{f"{name}, default-63": heads for name, heads in (others or {}).items()},
+    }.items():
+        if published.depth <= heads.depth:
+            decoder = Decoder(pair.target, heads, [published], Static(0), rule=rule)
+            found[label] = Contestant(decoder_runner(decoder), published.size)
     if rule == Exact(seed=seed):
-        runners["generate"] = generate_runner(pair.target)
-        runners["prompt lookup"] = generate_runner(pair.target, prompt_lookup_num_tokens=LOOKUP)
-    return runners
+        found["generate"] = Contestant(generate_runner(pair.target), None)
+        found["prompt lookup"] = Contestant(generate_runner(pair.target, prompt_lookup_num_tokens=LOOKUP), None)
+    return found
+
+
+class Scribe:
+    """Runners that remember what they wrote, so that texts can be judged after all measuring is done."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, dict[tuple[int, ...], list[int]]] = {}
+
+    def watch(self, label: str, runner: Runner) -> Runner:
+        """The same runner, with its texts kept."""
+        own = self._texts.setdefault(label, {})
+
+        def run(ids: Sequence[int], stop: StopRule) -> Run:
+            found = runner(ids, stop)
+            own[tuple(ids)] = found.tokens
+            return found
+
+        return run
+
+    def judge(self, target: Target) -> dict[str, Texts]:
+        """What each runner's texts are like; every text is scored once."""
+        scores: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
+        judged = {}
+        for label, own in self._texts.items():
+            total, tokens = 0.0, 0
+            for ids, text in own.items():
+                key = (ids, tuple(text))
+                if key not in scores:
+                    scores[key] = mean_logp(target, ids, text) if text else 0.0
+                total, tokens = total + scores[key] * len(text), tokens + len(text)
+            same = sum(text == self._texts[AR][ids] for ids, text in own.items()) / len(own)
+            judged[label] = Texts(same, total / max(1, tokens))
+        return judged
 
 
 def plain_runner(target: Target, rule: Rule) -> Runner:

@@ -106,8 +106,10 @@ class Splits:
         return {name: len(part) for name, part in self.parts.items()}
 
     def about(self) -> dict[str, Any]:
-        """Counts and hashes, for run and bank."""
-        return {name: {"prompts": len(part), "hash": digest(part)} for name, part in self.parts.items()}
+        """Counts and hashes, for run and bank, and which prompts are left for tests."""
+        about: dict[str, Any] = {name: {"prompts": len(part), "hash": digest(part)} for name, part in self.parts.items()}
+        about["test"]["ids"] = [name for name, _ids in self.test]
+        return about
 
 
 @dataclass(frozen=True, slots=True)
