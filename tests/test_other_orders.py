@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +15,10 @@ from handmade import NEVER, random_trace, trace
 
 from entmtp_calib.calibrate.dynamic import compare_dynamic, dynamic_depths, places
 from entmtp_calib.calibrate.early_stop import early_stop
-from entmtp_calib.calibrate.switching_costs import front_seconds, plain_signal
+from entmtp_calib.calibrate.switching_costs import SwitchingCosts, front_seconds, plain_signal
 from entmtp_calib.calibrate.thresholds import Costs, best_static, evaluate
+from entmtp_calib.calibrate.timing import Timed
+from entmtp_calib.engine.acceptance import GREEDY
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.drafter import draft_tree
 from entmtp_calib.engine.heads import DraftHeads
@@ -25,6 +30,7 @@ from entmtp_calib.evidence import accepted_depths
 from entmtp_calib.policy import Ladder, Static
 from entmtp_calib.replay import Replayer
 from entmtp_calib.signals import Signal, terms
+from entmtp_calib.storage import Journal
 from entmtp_calib.topology import Topology, chain, published_default
 
 
@@ -129,6 +135,29 @@ def test_drafting_that_stops_never_verifies_deeper_than_it_drafted_and_pays_for_
     static = best_static(replayer, costs)
     assert found.gain.ratio <= 1.0
     assert evaluate(Static(0), replayer, costs).tokens_per_s <= static.tokens_per_s
+
+
+def test_what_switching_costs_never_falls_with_depth_and_is_measured_once(
+    target: Target, heads: DraftHeads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.cycle([0.5, 0.1, 0.3, 0.1, 0.4, 0.1])  # the second of each pair is of a step that drafts nothing
+    monkeypatch.setattr("entmtp_calib.calibrate.switching_costs.front_seconds", lambda _decoder: next(seconds))
+    kept = [Timed(str(tree), tree, 1, 1, tree.size + 1.0, 0.1, 1, 1, 1, 1, 0) for tree in (Topology(), chain(1), chain(3))]
+    journal = Journal(tmp_path / "timings.jsonl")
+    found = SwitchingCosts(SimpleNamespace(target=target, heads=heads), kept, GREEDY, journal)  # type: ignore[arg-type]
+    costs = found.of("base_top1")
+    assert costs.shared == pytest.approx((0.4, 0.4, 0.4))
+    assert costs.alone == (1, 2, 4)
+    anew = found.chain_first("base_top1").among((0, 2))
+    assert anew - costs.alone == pytest.approx(anew[0] - 1)  # on top of all that a step with its own tree takes
+    levels = found.levels()
+    assert levels == sorted(levels)
+    assert (len(levels), levels[0]) == (4, 0.0)
+    rows = journal.rows()
+    again = SwitchingCosts(SimpleNamespace(target=target, heads=heads), kept, GREEDY, journal)  # type: ignore[arg-type]
+    assert (again.of("base_top1"), again.levels()) == (costs, levels)
+    assert again.chain_first("base_top1").among((0, 2)).tolist() == anew.tolist()
+    assert journal.rows() == rows
 
 
 def test_the_front_of_a_step_is_measured_for_every_signal(target: Target, heads: DraftHeads) -> None:

@@ -8,8 +8,8 @@ measured seconds per drafted level; on a GPU every level would wait for the host
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,11 @@ class Stopped:
     rule: StopRule
     gain: Gain
     levels: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"threshold": self.rule.threshold, "trees": list(self.rule.ladder.trees), "gain": asdict(self.gain),
+                "levels_per_step": self.levels}  # fmt: skip
 
 
 class _Supported(Replayer):

@@ -15,7 +15,7 @@ from entmtp_calib.calibrate.early_stop import Stopped, early_stop
 from entmtp_calib.calibrate.fitting import STUDY_BINS, Fitted
 from entmtp_calib.calibrate.splits import Splits
 from entmtp_calib.calibrate.switching_costs import SwitchingCosts
-from entmtp_calib.calibrate.thresholds import Costs
+from entmtp_calib.calibrate.thresholds import Costs, Gain, best_static, evaluate, fit_ladder, gain
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.provenance import provenance
 from entmtp_calib.replay import Replayer
@@ -28,20 +28,32 @@ _TEXTS = 8  # of each part, over which dynamic trees are tried
 def other_orders(
     fitted: Fitted, arms: Sequence[Timed], costs: SwitchingCosts, fit: Replayer, test: Replayer, splits: Splits,
     tick: Callable[[str, int, int], None],
-) -> dict[str, Stopped | Dynamic]:  # fmt: skip
-    """What drafting that stops early and dynamic trees would give on this bank, empty where nothing is drafted.
+) -> dict[str, Gain | Stopped | Dynamic]:  # fmt: skip
+    """What other orders and dynamic trees would give on this bank, empty where nothing is drafted.
+
+    `union` drafts all trees and verifies one, as the decoder does; `chain_first` drafts the signal's chain, chooses, and drafts
+    the chosen tree; `early_stop` stops drafting where the chain's path value ends to support it.
 
     Args:
         arms: every timed tree; dynamic trees are chosen from the largest and compared with all.
         fit, test: replayers over the bank.
     """
     largest = max(arms, key=lambda arm: arm.topology.size)
-    found: dict[str, Stopped | Dynamic] = {}
+    found: dict[str, Gain | Stopped | Dynamic] = {}
     if any(tree.size for tree in costs.trees):
+        found["union"] = _ladder(fitted, fitted.costs, fit, test)
+        found["chain_first"] = _ladder(fitted, costs.chain_first(fitted.signal.name), fit, test)
         found["early_stop"] = early_stop(fit, test, fitted.costs, costs.levels(), _SEED)
     if largest.topology.size:
         found["dynamic"] = _dynamic(fitted, arms, largest, costs, (fit, test), splits, tick)
     return found
+
+
+def _ladder(fitted: Fitted, costs: Costs, fit: Replayer, test: Replayer) -> Gain:
+    """What a ladder on the bank's signal gains over the best static tree on the test prompts, at these costs."""
+    policies = [fit_ladder(fit.reading(fitted.signal), costs, STUDY_BINS).policy, best_static(fit, costs).policy]
+    ladder, static = (evaluate(policy, test.reading(fitted.signal), costs) for policy in policies)
+    return gain(ladder, static, _SEED)
 
 
 def _dynamic(
@@ -68,17 +80,12 @@ def _tell(tick: Callable[[str, int, int], None], what: str, total: int, done: in
     tick(what, done, total)
 
 
-def study_json(fitted: Fitted, orders: dict[str, Stopped | Dynamic]) -> dict[str, Any]:
+def study_json(fitted: Fitted, orders: dict[str, Gain | Stopped | Dynamic]) -> dict[str, Any]:
     """The content of `study.json`."""
     document: dict[str, Any] = {
         "format": FORMAT, "version": VERSION, "provenance": provenance(), "chosen": fitted.signal.to_json(),
         "asked": fitted.asked, "signals": [row.to_json() for row in fitted.study],
     }  # fmt: skip
-    stopped, dynamic = orders.get("early_stop"), orders.get("dynamic")
-    if isinstance(stopped, Stopped):
-        threshold, ladder = stopped.rule
-        document["early_stop"] = {"threshold": threshold, "trees": list(ladder.trees), "levels_per_step": stopped.levels,
-                                  "gain": asdict(stopped.gain)}  # fmt: skip
-    if isinstance(dynamic, Dynamic):
-        document["dynamic"] = dynamic.to_json()
+    for name, found in orders.items():
+        document[name] = {"gain": asdict(found)} if isinstance(found, Gain) else found.to_json()
     return document

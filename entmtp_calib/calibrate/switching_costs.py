@@ -5,6 +5,7 @@ Runs the heads on this device. Knows nothing of policies or of what they gain.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -37,35 +38,47 @@ class SwitchingCosts:
     def __init__(self, pair: Pair, kept: Sequence[Timed], rule: Rule, journal: Journal) -> None:
         self.pair, self.kept, self.rule, self.journal = pair, kept, rule, journal
         self.trees = [arm.topology for arm in kept]
+        self._known = {row["arm"]: float(row["draft_seconds"]) for row in journal.rows() if "draft_seconds" in row}
 
     def of(self, name: str) -> Costs:
         """Costs under a signal, by its name."""
-        shared = []
-        for deepest in self.trees:
-            members = [tree for tree in self.trees if tree.depth <= deepest.depth]
-            shared.append(self._seconds(union(members), plain_signal(name, self.pair.heads.depth)))
+        signal = plain_signal(name, self.pair.heads.depth)
+        most, by_depth = 0.0, dict[int, float]()
+        for depth in sorted({tree.depth for tree in self.trees}):
+            most = max(most, self._seconds(union(tree for tree in self.trees if tree.depth <= depth), signal))
+            by_depth[depth] = most  # drafting deeper costs no less, whatever the clock says
         return Costs(
-            tuple(arm.seconds_per_step for arm in self.kept), tuple(arm.draft_seconds for arm in self.kept), tuple(shared)
+            tuple(arm.seconds_per_step for arm in self.kept),
+            tuple(arm.draft_seconds for arm in self.kept),
+            tuple(by_depth[tree.depth] for tree in self.trees),
         )
+
+    def chain_first(self, name: str) -> Costs:
+        """Costs of drafting the signal's chain, choosing, and drafting the chosen tree anew."""
+        signal = plain_signal(name, self.pair.heads.depth)
+        seconds = self._seconds(chain(signal.depth), signal)
+        none = (0.0,) * len(self.kept)  # of what drafting a tree takes, nothing is saved
+        return Costs(tuple(arm.seconds_per_step for arm in self.kept), none, (seconds,) * len(self.kept))
 
     def levels(self) -> list[float]:
         """Seconds to draft the first 0, 1, … levels of the bank's union, with the confidence of its chain."""
         everything = union([*self.trees, chain(max(tree.depth for tree in self.trees))])
         cut = [Topology(tuple(node for node in everything.nodes if len(node) <= depth)) for depth in range(everything.depth + 1)]
-        return [0.0, *(self._seconds(tree, Signal(f"expected_chain_{depth}")) for depth, tree in enumerate(cut) if depth)]
+        seconds = [self._seconds(tree, Signal(f"expected_chain_{depth}")) for depth, tree in enumerate(cut) if depth]
+        return list(itertools.accumulate(seconds, max, initial=0.0))
 
     def _seconds(self, drafted: Topology, signal: Signal) -> float:
         """Seconds that drafting a tree and reading a signal add to a step, over one that does neither."""
         whole = union([drafted, chain(signal.depth)])
         label = f"union {digest(whole.to_lists())[7:19]}, {_kind(signal)}"
-        for row in self.journal.rows():
-            if row.get("arm") == label:
-                return float(row["draft_seconds"])
+        if label in self._known:
+            return self._known[label]
         target, heads = self.pair.target, self.pair.heads
         switching = Decoder(target, heads, [Topology(), whole], Ladder((0.0,), (0, 1)), signal, self.rule)
         bare = Decoder(target, heads, [Topology()], Static(0), rule=self.rule)
         seconds = max(0.0, front_seconds(switching) - front_seconds(bare))
         self.journal.append({"arm": label, "prompt": "", "round": 0, "draft_seconds": seconds})
+        self._known[label] = seconds
         return seconds
 
 
