@@ -23,6 +23,12 @@ DumpPrompts = Annotated[
     Path | None, typer.Option(help="Write the prompts that are used, as text and ids, to this file.", show_default="none")
 ]
 Out = Annotated[Path, typer.Option(help="Run folder, made if it is not there.")]
+OutOrNone = Annotated[Path | None, typer.Option(help="Run folder, made if it is not there.", show_default="none")]
+Check = Annotated[
+    Path | None,
+    typer.Option(help="Make the deterministic part of this run again, from its own options; exit 4 if it differs.",
+                 show_default="none")
+]  # fmt: skip
 RunFolder = Annotated[Path, typer.Argument(help="Run folder that `entmtp search` or `entmtp run` made.", metavar="RUN")]
 PromptStyle = Annotated[
     str, typer.Option(help="chat, raw, vicuna (v1.1), or auto: chat where the tokenizer has a template, else raw.")

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from entmtp_calib.errors import UsageError
+
 from . import _options as opt
+from ._check import check_run
 from ._output import Output
 from ._runs import already_there, options_of, prompt_counts
 from ._scheduler import report_study, verdict
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
 def run(
     ctx: typer.Context,
-    out: opt.Out,
+    out: opt.OutOrNone = None,
     model: opt.Model = "smollm2",
     heads: opt.Heads = "smollm2-hydra",
     task: opt.Task = "humaneval",
@@ -65,6 +68,7 @@ def run(
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     dump_prompts: opt.DumpPrompts = None,
+    check: opt.Check = None,
     fresh: opt.Fresh = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -78,6 +82,11 @@ def run(
     from entmtp_calib.signals import check_asked
 
     screen = Output(json, quiet)
+    if check is not None:
+        check_run(screen, check, ctx)
+        return
+    if out is None:
+        raise UsageError("no run folder is given.", "Give one with --out.")
     config = RunConfig(**options_of(ctx, preset))
     check_asked(signal)  # a typo should not cost the hours before the signal is read
     check_rule(bank_rule, config.rule.lossless)

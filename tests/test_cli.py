@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,30 @@ def test_a_second_run_does_nothing_and_says_so(finished: Path, tiny_folder: Path
     assert result.exit_code == 0
     assert "nothing to do" in result.stderr
     assert before == {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
+
+
+def test_check_makes_a_run_again_and_says_what_differs(finished: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file() and path.name != "log.txt"}
+    result = cli("run", "--check", finished)
+    assert result.exit_code == 0, result.output
+    assert "The same again: search, recalibrate, fit-thresholds" in result.stdout
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file() and path.name != "log.txt"}
+    changed = tmp_path / "changed"
+    shutil.copytree(finished, changed)
+    bank = json.loads((changed / "bank.json").read_text())
+    bank["trees"][0]["mean_accept"] += 0.5
+    (changed / "bank.json").write_text(json.dumps(bank))
+    result = cli("run", "--check", changed, "--json")
+    assert result.exit_code == 4
+    assert ["mean_accept" in sentence for sentence in json.loads(result.stdout)["differences"]] == [True]
+    frontier = json.loads((changed / "frontier.json").read_text())
+    frontier["growths"][0]["scores"][0] += 0.25
+    (changed / "frontier.json").write_text(json.dumps(frontier))
+    result = cli("run", "--check", changed)
+    assert result.exit_code == 4
+    assert "differs: depth at most 1: with 1 nodes" in result.stdout
+    assert "--check goes without --seed" in cli("run", "--check", changed, "--seed", 3).stderr
+    assert cli("run").exit_code == 2
 
 
 def test_stages_one_by_one_give_the_same_frontier(
