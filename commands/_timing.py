@@ -45,8 +45,10 @@ def report_timing(screen: Output, calibration: Calibration, timed: Sequence[Any]
     screen.say(
         f"A/A check: plain decoding against itself gives {again.speedup:.3f} ({again.speedup_low:.3f}–{again.speedup_high:.3f})"
     )
+    apart = resolution(timed, calibration.config.rule.lossless)
+    screen.say(f"trees that are less than {apart:.1%} apart count as equally fast, and the smaller one is taken")
     found = trouble(timed, rows)
-    screen.keep(unsteady=sentences(found))
+    screen.keep(unsteady=sentences(found), resolution=apart)
     for sentence in sentences(found):
         screen.warn(sentence)
 
@@ -117,6 +119,15 @@ def _say_race(screen: Output, budget: float | None, timed: Sequence[Any], rows: 
     elif budget is not None:
         screen.say(f"{rounds} rounds took {seconds:.0f} s of the budget of {budget:.0f} s; another did not fit or had no use")
     screen.keep(seconds_of_runs=seconds, budget=budget)
+
+
+def resolution(timed: Sequence[Any], lossless: bool) -> float:
+    """By how much two trees that ran in all rounds must differ before the bank takes the larger one, as a share."""
+    from entmtp_calib.calibrate.bank_rules import timing_noise
+    from entmtp_calib.calibrate.paired import seconds_per_step, seconds_per_token
+    from entmtp_calib.calibrate.timing import AR, AR_AGAIN
+
+    return timing_noise(timed, seconds_per_step if lossless else seconds_per_token).margin(AR, AR_AGAIN) - 1
 
 
 def sentences(found: Trouble) -> list[str]:

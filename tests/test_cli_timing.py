@@ -49,6 +49,7 @@ def test_a_profile_is_printed_and_kept_without_timing_again(timed: Path) -> None
     assert profile["parts"]["target forward"]["median"] > 0
     assert set(profile["ratio"]) == {"median", "low", "high"}
     assert {row["part"] for row in document["profile_parts"]} >= {"drafting", "transfer", "whole step"}
+    assert document["resolution"] > 0
     assert document["environment"][0]["threads"] == 1
     assert (document["budget"], isinstance(document["unsteady"], list)) == (3600, True)
     assert all(row["predicted_tokens_per_s"] > 0 for row in document["timings"] if row["arm"] != "ar-again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from entmtp_calib.commands._timing import sentences
+from entmtp_calib.commands._timing import resolution, sentences
 from timed_worlds import arms_of, timing_rows
 
 from entmtp_calib.calibrate.environment import trouble
@@ -63,6 +63,10 @@ def test_rounds_that_differ_are_told_of_with_the_arm() -> None:
     timed = steady(measured())
     timed[1] = replace(timed[1], cv=0.23)
     assert "rounds of n1 differ by 23%" in said(timed)
+
+
+def test_what_a_timing_can_tell_apart_is_a_few_times_its_noise() -> None:
+    assert 0.0005 < resolution(measured(0.001), True) < resolution(measured(0.02), True) < 0.2
 
 
 @pytest.mark.parametrize("label", ["n1", "n2"])
