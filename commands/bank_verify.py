@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import _options as opt
 from ._output import Column, Output, Table
 from ._session import load_of_bank
+
+if TYPE_CHECKING:
+    from entmtp_calib.calibrate.verification import Verdict
 
 
 def verify(
@@ -27,14 +30,17 @@ def verify(
 ) -> None:
     """Decode prompts with every tree and policy of a bank and plainly; exit 4 if a text differs for no good reason.
 
+    Every tree also decodes with dictated guesses, so that each of its paths is accepted once, and the cache that is left is
+    compared with that of a straight forward.
+
     A bank made at a temperature above 0 is verified with samples: under one seed, trees and plain decoding draw the same text.
 
     In float32 all texts must be identical. In lower precision, texts may part where two logits are nearly equal.
     """
     from entmtp_calib.bank import load_bank
     from entmtp_calib.calibrate.prompts import load_prompts
+    from entmtp_calib.calibrate.verification import verify_bank
     from entmtp_calib.engine.acceptance import rule_from
-    from entmtp_calib.engine.decoder import autoregressive
     from entmtp_calib.engine.stopping import StopRule
     from entmtp_calib.errors import CheckFailed, UsageError
     from entmtp_calib.template import encode
@@ -47,38 +53,45 @@ def verify(
         )
     chosen = load_prompts(task or found.task, data, prompts, seed).prompts
     pair = load_of_bank(screen, found, model, heads, device, dtype)
-    style = found.template["style"]
     stop = StopRule(pair.target.end_ids, max_new_tokens)
-    texts = [encode(prompt.messages, pair.tokenizer, style) for prompt in chosen]
-    rule = rule_from(found.acceptance, seed)
-    plain = [[token for step in autoregressive(pair.target, ids, stop, rule) for token in step.tokens] for ids in texts]
+    texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
     with screen.progress() as tick:
-        rows = _compare(pair, found, texts, plain, stop, rule, tick)
-    counts = [Column(name, name.replace("_", " ")) for name in ("prompts", "identical", "near_ties", "diverged")]
-    columns = (Column("arm", "tree or policy"), *counts, Column("largest_gap", "largest gap at a parting", ".3g"))
-    screen.table(Table("verification", f"Texts against plain decoding, {pair.placement.dtype_name}", columns, rows))
+        verdicts = verify_bank(
+            pair, found, texts, stop, rule_from(found.acceptance, seed), lambda done, total: tick("verify", done, total)
+        )
+    _show(screen, verdicts, pair.placement.dtype_name)
     screen.finish("verify")
-    wrong = sum(row["diverged"] for row in rows)
+    wrong = [verdict.arm for verdict in verdicts if not verdict.ok]
     if wrong:
-        raise CheckFailed(f"{wrong} texts differ from plain decoding without a near tie.", "This is a bug; please report it.")
+        raise CheckFailed(
+            f"texts or caches differ from plain decoding without a near tie: {'; '.join(wrong)}.",
+            "This is a bug; please report it.",
+        )
 
 
-def _compare(pair: Any, bank: Any, texts: list[Any], plain: list[Any], stop: Any, rule: Any, tick: Any) -> list[dict[str, Any]]:
-    from entmtp_calib.calibrate.comparison import DIVERGED, IDENTICAL, NEAR_TIE, judge
-    from entmtp_calib.engine.decoder import Decoder
-    from entmtp_calib.policy import Static
+def _show(screen: Output, verdicts: list[Verdict], dtype: str) -> None:
+    """The verdicts, and the partings one by one."""
+    counts = ("prompts", "identical", "near_ties", "diverged", "wrong_steps")
+    columns = (Column("arm", "tree or policy"), *(Column(name, name.replace("_", " ")) for name in counts),
+               Column("cache_error", "cache error", ".1e"), Column("largest_gap", "largest gap", ".3g"))  # fmt: skip
+    rows = [_row(verdict) for verdict in verdicts]
+    screen.table(Table("verification", f"Texts against plain decoding, {dtype}", columns, rows))
+    partings = [
+        {"prompt": parting.prompt, "arm": parting.arm, "token": parting.token, "gap": parting.gap, "verdict": parting.verdict}
+        for verdict in verdicts
+        for parting in verdict.partings
+    ]
+    if not partings:
+        screen.keep(partings=[])
+        return
+    columns = (Column("prompt", "prompt"), Column("arm", "tree or policy"), Column("token", "parts at token"),
+               Column("gap", "gap of the two best logits", ".3g"), Column("verdict", "verdict"))  # fmt: skip
+    screen.table(Table("partings", "Where texts part", columns, partings))
 
-    arms = [(tree.label, Static(index)) for index, tree in enumerate(bank.trees)] + list(bank.policies.items())
-    rows = []
-    for number, (label, policy) in enumerate(arms, 1):
-        decoder = Decoder(pair.target, pair.heads, bank.topologies, policy, bank.signal, rule)
-        verdicts = []
-        for ids, wanted in zip(texts, plain, strict=True):
-            tokens = [token for step in decoder.steps(ids, stop) for token in step.tokens]
-            verdicts.append(judge(pair.target, ids, tokens, wanted, rule))
-        kinds = [verdict for verdict, _place, _gap in verdicts]
-        gaps = [gap for verdict, _place, gap in verdicts if verdict != IDENTICAL]
-        rows.append({"arm": label, "prompts": len(kinds), "identical": kinds.count(IDENTICAL), "near_ties": kinds.count(NEAR_TIE),
-                     "diverged": kinds.count(DIVERGED), "largest_gap": max(gaps) if gaps else None})  # fmt: skip
-        tick("verify", number, len(arms))
-    return rows
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    from entmtp_calib.calibrate.comparison import DIVERGED, IDENTICAL, NEAR_TIE
+
+    return {"arm": verdict.arm, "prompts": verdict.prompts, "identical": verdict.count(IDENTICAL),
+            "near_ties": verdict.count(NEAR_TIE), "diverged": verdict.count(DIVERGED), "wrong_steps": verdict.wrong_steps,
+            "cache_error": verdict.cache_error, "largest_gap": verdict.largest_gap, "ok": verdict.ok}  # fmt: skip

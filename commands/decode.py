@@ -1,19 +1,22 @@
-"""`decode`: write the answer to a prompt with a bank, as it comes."""
+"""`decode`: write the answer to a prompt with a bank, as it comes, or hold a conversation."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from itertools import pairwise
+from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import _options as opt
+from ._answer import Limits, answer, tell, write_to
 from ._output import Output
 from ._session import load_of_bank
+
+if TYPE_CHECKING:
+    from entmtp_calib.calibrate.bank_decoder import BankDecoder
+    from entmtp_calib.calibrate.step_log import StepLog
 
 
 def decode(
@@ -23,6 +26,13 @@ def decode(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file, byte for byte.", show_default="none")] = None,
     policy: Annotated[str, typer.Option(help="auto (what the bank recommends), static, ladder, hysteresis, or ar.")] = "auto",
+    chat: Annotated[bool, typer.Option("--chat", help="Hold a conversation; an empty line ends it.", show_default="off")] = False,
+    guard: Annotated[
+        bool, typer.Option("--guard", help="Hold trees back while they are slower than plain decoding.", show_default="off")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write one row per step to this .csv or .parquet file.", show_default="none")
+    ] = None,
     model: opt.BankModel = None,
     heads: opt.BankHeads = None,
     max_new_tokens: opt.MaxNewTokens = 256,
@@ -43,19 +53,44 @@ def decode(
     A bank that was made at a temperature above 0 samples at that temperature: one seed gives one text, whatever the tree.
     """
     from entmtp_calib.bank import load_bank
-    from entmtp_calib.errors import UsageError
+    from entmtp_calib.guard import Guard
 
-    screen = Output(json, quiet)
+    screen, limits = Output(json, quiet), Limits(max_new_tokens, tuple(stop or ()))
+    _check(limits, chat, guard and policy == "ar", json, file)
     found = load_bank(bank)
-    text = _read_prompt(prompt, file)
-    if max_new_tokens < 1:
-        raise UsageError(f"--max-new-tokens is {max_new_tokens}.", "Ask for at least 1.")
     if policy != "ar":
         found.policy(policy)  # a typo should not cost a model's loading time
+    text = prompt if chat else _read_prompt(prompt, file)
+
+    from entmtp_calib.calibrate.bank_decoder import BankDecoder
+    from entmtp_calib.calibrate.step_log import StepLog, check_trace_file
+
+    if trace is not None:
+        check_trace_file(trace)
     pair = load_of_bank(screen, found, model, heads, device, dtype)
-    ids = _fit_bank(screen, found, pair, text, strict)
-    steps = _steps(pair, found, policy, ids, (max_new_tokens, tuple(stop or ())), seed)
-    _stream(screen, pair, found, policy, steps, len(ids))
+    decoder = BankDecoder(found, pair, policy, seed, Guard() if guard else None)
+    _say_where(screen, decoder.elsewhere, strict)
+    log = StepLog(decoder.labels, decoder.plain_tokens_per_s)
+    try:
+        _run(screen, decoder, log, text, limits, chat)
+    finally:
+        if trace is not None:
+            log.save(trace)
+            screen.say(f"{len(log.rows)} steps are in {trace}")
+
+
+def _check(limits: Limits, chat: bool, idle_guard: bool, json: bool, file: Path | None) -> None:
+    """Refuse what cannot be right before anything is loaded."""
+    from entmtp_calib.errors import UsageError
+
+    if limits.max_new_tokens < 1:
+        raise UsageError(f"--max-new-tokens is {limits.max_new_tokens}.", "Ask for at least 1.")
+    if "" in limits.stop:
+        raise UsageError("--stop is empty.", "Leave it out, or give a text.")
+    if chat and (json or file is not None):
+        raise UsageError(f"--chat was given with {'--json' if json else '--file'}.", "A chat reads lines and writes text.")
+    if idle_guard:
+        raise UsageError("--guard was given with --policy ar.", "There is no tree to hold back.")
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -63,79 +98,43 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 
     if prompt is not None and file is not None:
         raise UsageError("a prompt and --file were given.", "Give one of them.")
-    if file is not None:
-        try:
+    try:
+        if file is not None:
             text = file.read_bytes().decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{file} cannot be read as UTF-8 text ({error}).", "Give another file.") from None
-    else:
-        text = prompt if prompt is not None else sys.stdin.read()
+        else:
+            text = prompt if prompt is not None else sys.stdin.buffer.read().decode()
+        text.encode()
+    except (OSError, UnicodeError) as error:
+        where = file or ("standard input" if prompt is None else "the prompt")
+        raise UsageError(f"{where} cannot be read as UTF-8 text ({error}).", "Give other text.") from None
     if not text:
         raise UsageError("the prompt is empty.", "Give it as an argument, with --file, or on standard input.")
     return text
 
 
-def _fit_bank(screen: Output, bank: Any, pair: Any, text: str, strict: bool) -> list[int]:
-    """Say where the bank's timings may not hold, and encode the prompt as the bank's prompts were."""
+def _say_where(screen: Output, elsewhere: list[str], strict: bool) -> None:
+    """Say where the bank's timings may not hold, or refuse it."""
     from entmtp_calib.errors import ArtefactError
-    from entmtp_calib.provenance import machine
-    from entmtp_calib.template import encode
 
-    here = {"cpu": machine()["cpu"], "device": str(pair.target.device), "dtype": pair.placement.dtype_name}
-    other = [f"{name} {bank.measured.get(name)}" for name, value in here.items() if bank.measured.get(name) != value]
-    if other and strict:
-        raise ArtefactError(f"the bank was timed elsewhere ({', '.join(other)}).", "Time it here, or leave out --strict.")
-    if other:
-        screen.warn(f"the bank was timed elsewhere ({', '.join(other)}): its trees hold, its choice among them may not")
-    return encode([("user", text)], pair.tokenizer, bank.template["style"])
+    if elsewhere and strict:
+        raise ArtefactError(f"the bank was timed elsewhere ({', '.join(elsewhere)}).", "Time it here, or leave out --strict.")
+    if elsewhere:
+        screen.warn(f"the bank was timed elsewhere ({', '.join(elsewhere)}): its trees hold, its choice among them may not")
 
 
-def _steps(pair: Any, bank: Any, policy: str, ids: list[int], limits: tuple[int, tuple[str, ...]], seed: int) -> Any:
-    from entmtp_calib.engine.acceptance import rule_from
-    from entmtp_calib.engine.decoder import Decoder, autoregressive
-    from entmtp_calib.engine.stopping import StopRule
+def _run(screen: Output, model: BankDecoder, log: StepLog, text: str | None, limits: Limits, talk: bool) -> None:
+    from ._chat import chat
 
-    rule = rule_from(bank.acceptance, seed)
-    stop = StopRule(pair.target.end_ids, *limits, pair.tokenizer.decode)
-    if policy == "ar":
-        return autoregressive(pair.target, ids, stop, rule)
-    return Decoder(pair.target, pair.heads, bank.topologies, bank.policy(policy), bank.signal, rule).steps(ids, stop)
-
-
-def _stream(screen: Output, pair: Any, bank: Any, policy: str, steps: Any, prompt_tokens: int) -> None:
-    from entmtp_calib.text_stream import TextStream
-
-    stream, done, pieces = TextStream(pair.tokenizer), [], []
-    start = perf_counter()
-    for step in steps:
-        done.append(step)
-        pieces.append(stream.push(step.tokens))
-        _write(screen, pieces[-1])
-    seconds = perf_counter() - start
-    pieces.append(stream.finish())
-    _write(screen, pieces[-1] + "\n")
-    tokens = sum(len(step.tokens) for step in done)
-    labels = [tree.label for tree in bank.trees]
-    name = bank.recommended if policy == "auto" else policy
-    shares = Counter("ar" if policy == "ar" else labels[step.index] if step.index >= 0 else "no room" for step in done)
-    trees = [step.index for step in done]
-    switches = sum(a != b for a, b in pairwise(trees))
-    statistics = {
-        "policy": name, "prompt_tokens": prompt_tokens, "tokens": tokens, "steps": len(done),
-        "tokens_per_step": tokens / len(done), "seconds": seconds, "tokens_per_s": tokens / seconds,
-        "ended_by": done[-1].reason, "switches_per_100_steps": 100 * switches / len(done),
-        "trees": {label: count / len(done) for label, count in shares.most_common()},
-    }  # fmt: skip
-    shown = ", ".join(f"{label} {share:.0%}" for label, share in statistics["trees"].items())
-    screen.say(
-        f"{name}: {tokens} tokens in {len(done)} steps, {tokens / len(done):.2f} tokens/step, "
-        f"{tokens / seconds:.1f} tokens/s with prefill; trees: {shown}; ended by {done[-1].reason}"
-    )
-    screen.keep(text="".join(pieces), ids=[token for step in done for token in step.tokens], statistics=statistics)
+    if talk:
+        chat(screen, model, log, text, limits)
+        return
+    assert text is not None
+    found = answer(model, log, model.encode(text), limits, write_to(screen))
+    tell(screen, model.policy, found.figures)
+    if found.figures.speedup < 1 and model.policy != "ar":
+        screen.warn(f"this was slower than plain decoding in the bank's calibration ({found.figures.speedup:.2f} ×)")
+    statistics = {"policy": model.policy} | asdict(found.figures)
+    screen.keep(text=found.text, ids=found.ids, statistics=statistics, status="interrupted" if found.interrupted else "complete")
     screen.finish("decode")
-
-
-def _write(screen: Output, text: str) -> None:
-    if not screen.as_json and text:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    if found.interrupted:
+        raise typer.Exit(130)

@@ -1,7 +1,10 @@
 """The guard: holds trees back while they are slower than plain decoding, and tries them again later.
 
-Pure: settings and states are values, and a state is told the tokens and seconds of every step. The decoder runs it on a clock, and
-it is replayed over costs without one. Knows nothing of models, trees or policies, and never changes the text.
+Pure: settings and states are values, and a state is told the tokens and seconds of every step. The decoder runs it on a clock; a
+replay gives it costs instead. Knows nothing of models, trees or policies, and never changes the text.
+
+On texts of any kind that do not watch it, it loses little over either of trees and plain decoding. A text that saw every step
+coming, and were bad exactly when a tree is tried, could keep it from trees that would pay.
 """
 
 from __future__ import annotations
@@ -27,13 +30,14 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Settings of a guard. All but `loss` are counted in plain steps, which make one token each.
+    """Settings of a guard. What may be lost is counted in plain steps, which make one token each.
 
-    window: what a tree may lose, from its best moment on, before it is held back; probe: what it may lose when it is tried again;
-    loss: share of all time that trees may have lost when they are tried again, so what is lost on a text that they do not suit;
-    allowance: a loss that is always allowed, for the beginning of a text; wait: plain steps until the next try, doubled with
-    every try that fails up to `probe / loss`, and varied by half so that it keeps time with no text; samples: plain steps that
-    measure what one costs, at the start and after every `refresh` tokens with a tree.
+    window: what a tree may lose, from its best moment on, before it is held back; more where `stake`, a share of all that was
+    gained over plain decoding, or `share`, one of all time, is more. probe: what it may lose when it is tried again. loss: share
+    of all time that may be lost when trees are tried again, so the price of a text that they do not suit. allowance: a loss
+    that is always allowed, for the beginning of a text. wait: plain steps until the next try, doubled with every try that
+    fails up to `probe / loss`, and varied by half so that it keeps time with no text. samples: plain steps that measure what
+    one costs, at the start and after every `refresh` tokens with a tree.
     """
 
     window: float = 12.0
@@ -41,6 +45,8 @@ class Guard:
     loss: float = 0.015
     allowance: float = 16.0
     wait: int = 32
+    stake: float = 0.1
+    share: float = 0.02
     samples: int = 4
     refresh: int = 1024
 
@@ -63,7 +69,7 @@ OFF: Watch = _Off()
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """held: whether trees are held back, for `left` more plain steps at least; credit: what a tree may lose before it is, in plain
+    """held: trees are held back, for `left` more plain steps at least; credit: what a tree may lose before it is, in plain
     steps; lead: seconds gained over plain decoding so far; spent: seconds so far; plain: seconds of the last plain steps; failed:
     tries in a row that failed; drops: how often trees were held back; since: tokens since plain decoding was measured.
     """
@@ -86,7 +92,7 @@ class _State:
         now = replace(self, plain=plain, lead=self.lead + gain, spent=self.spent + seconds, since=self.since + tokens)
         if self.held:
             return now if tree else now._waited(cost)
-        return now._tried(gain / cost if cost else 0.0) if tree else now
+        return now._tried(gain, cost) if tree else now
 
     def _waited(self, cost: float) -> _State:
         """After a plain step: try a tree again when the wait is over and what the try may lose is allowed."""
@@ -96,13 +102,14 @@ class _State:
             return replace(self, held=False, since=0)
         return replace(self, left=left)
 
-    def _tried(self, gain: float) -> _State:
+    def _tried(self, gain: float, cost: float) -> _State:
         """After a step with a tree: hold trees back when the credit is used up."""
         guard = self.guard
-        credit = min(guard.window, self.credit + gain)
+        window = max(guard.window, guard.stake * self.lead / cost, guard.share * self.spent / cost)
+        credit = min(window, self.credit + gain / cost)
         if credit < 0:
             wait = min(guard.wait * 2.0**self.failed, guard.probe / guard.loss) * (0.5 + self.drops * _GOLDEN % 1)
             return replace(self, held=True, left=wait, credit=guard.probe, failed=self.failed + 1, drops=self.drops + 1)
         if self.since >= guard.refresh:
             return replace(self, held=True, left=guard.samples, credit=credit)
-        return replace(self, credit=credit, failed=0 if credit == guard.window else self.failed)
+        return replace(self, credit=credit, failed=0 if credit >= guard.window else self.failed)

@@ -25,17 +25,18 @@ class Context:
         self.memory = drafter.new_memory(0) if drafter else None
         self.ids: list[int] = []
 
+    def shared(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt are held; at least its last one is not, since the next token is read off it."""
+        pairs = zip(self.ids, prompt[:-1], strict=False)
+        return next((place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(self.ids), len(prompt) - 1))
+
     def keep(self, prompt: Sequence[int], capacity: int) -> int:
         """Forget what is not the beginning of a prompt, and have room for `capacity` tokens.
 
         Returns:
-            How many tokens of the prompt are held; at least its last one is not, since the next token is read off it.
+            How many tokens of the prompt are held.
         """
-        held = 0
-        for ours, theirs in zip(self.ids, prompt[:-1], strict=False):
-            if ours != theirs:
-                break
-            held += 1
+        held = self.shared(prompt)
         del self.ids[held:]
         self.cache.reserve(capacity + _SCRATCH)
         if self.memory is not None:

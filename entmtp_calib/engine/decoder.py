@@ -50,7 +50,7 @@ class Step:
     reason: str = ""
 
 
-class _Root(NamedTuple):
+class Root(NamedTuple):
     """What the target says at the front of the text.
 
     token: its next token, int64 `[1]`; certainty: float32 `[2]`, log of its top-1 probability and, if the signal reads it, its
@@ -68,7 +68,7 @@ class Generation(NamedTuple):
 
     context: Context
     stop: StopRule
-    root: _Root
+    root: Root
 
 
 class Decoder:
@@ -193,7 +193,7 @@ class Decoder:
             return index
         return HELD if held and length + 1 < self.max_positions else NO_ROOM
 
-    def draft(self, root: _Root, held: bool = False) -> Draft:
+    def draft(self, root: Root, held: bool = False) -> Draft:
         """Guesses for every tree that the policy may choose, and the confidence along their chain; the root alone if held."""
         if self.reader is None or held:
             return Draft(root.token, root.certainty.new_zeros(0))
@@ -205,7 +205,7 @@ class Decoder:
         """What the drafter makes of the target's states at consecutive positions, `[rows, hidden]`."""
         return hidden if self.reader is None else self.reader.read(hidden, start, memory)
 
-    def verify(self, index: int, draft: Draft, length: int, cache: KVCache, memory: KVCache | None) -> tuple[Accepted, _Root]:
+    def verify(self, index: int, draft: Draft, length: int, cache: KVCache, memory: KVCache | None) -> tuple[Accepted, Root]:
         """One forward of the root and the chosen tree's nodes; the accepted path and the next root.
 
         The drafter reads the states along the path, which are true ones; rows behind the accepted part are written over by the
@@ -229,7 +229,7 @@ class Decoder:
         """The path that this step commits."""
         return accept(layout, right, score)
 
-    def fetch(self, root: _Root, draft: Draft, done: tuple[Tensor, Accepted] | None) -> tuple[int, list[int], float]:
+    def fetch(self, root: Root, draft: Draft, done: tuple[Tensor, Accepted] | None) -> tuple[int, list[int], float]:
         """The step's one transfer to the host.
 
         Returns:
@@ -248,18 +248,18 @@ class Decoder:
             return int(values[0]), path, float("nan")
         return int(values[0]), path, float(self.signal.at(floats[0], floats[1], floats[2:]))
 
-    def dummy_root(self) -> _Root:
+    def dummy_root(self) -> Root:
         """A root to time drafts and signals with."""
         target = self.target
         sizes = target.hidden_size, target.vocab_size
         hidden, logits = (torch.zeros(1, size, dtype=target.dtype, device=target.device) for size in sizes)
         return self._root(logits[0], hidden, self.bare.depths, self.bare.depths)
 
-    def _root(self, logits: Tensor, hidden: Tensor, token: Tensor, position: Tensor) -> _Root:
+    def _root(self, logits: Tensor, hidden: Tensor, token: Tensor, position: Tensor) -> Root:
         certainty = hidden.new_zeros(2, dtype=torch.float32)
         if self.signal:
             certainty = torch.stack((top_logp(logits), entropy_of(logits) if self.signal.reads_entropy else certainty[0]))
-        return _Root(token.reshape(1), certainty, hidden.reshape(1, -1), position)
+        return Root(token.reshape(1), certainty, hidden.reshape(1, -1), position)
 
 
 @torch.inference_mode()
