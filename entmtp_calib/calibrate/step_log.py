@@ -107,7 +107,7 @@ class StepLog:
 
     def save(self, path: Path) -> None:
         """Write the rows, whole or not at all; see `check_trace_file` for the formats."""
-        import pandas
+        import pandas  # type: ignore[import-untyped]
 
         frame, buffer = pandas.DataFrame(self.rows, columns=list(COLUMNS)), io.BytesIO()
         if path.suffix.lower() == ".csv":
