@@ -115,9 +115,9 @@ def fit_ladder(replayer: Replayer, costs: Costs, bins: int) -> Outcome:
     """The ladder of at most so many bins with the most tokens per second; the one of the best static tree where none is faster.
 
     The objective is a ratio, so it is sought by Dinkelbach's iteration: at rate r a step with tree t is worth
-    `accepted + 1 - r · seconds`, and `best_bins` finds the edges and trees with the greatest sum over the steps of the best
-    ladder so far, exactly. The steps change with the ladder, so every answer is replayed, and the iteration ends with the first
-    that is no faster. It is done once for every depth to which a policy may draft, since that decides what its steps cost.
+    `accepted + 1 - r · seconds`, and `best_bins` finds the edges and trees with the greatest sum over a sample of steps, exactly.
+    Which steps there are depends on the ladder, so every answer is replayed, and the iteration ends with the first that is no
+    faster. It is done once for every depth to which a policy may draft, since that decides what its steps cost.
     """
     static = best_static(replayer, costs)
     static = replace(static, policy=Ladder((), static.policy.members))
@@ -134,10 +134,10 @@ def _ladder_over(replayer: Replayer, costs: Costs, trees: list[int], bins: int, 
     fastest, policy = start, start.policy
     seconds = costs.among(trees)[trees]
     for _ in range(_ROUNDS):
-        run = replayer.run(policy)
-        edges = quantiles(run.signals, _GROUPS)
-        worth = replayer.acceptance(run)[:, trees] + 1 - fastest.tokens_per_s * seconds
-        group = np.searchsorted(edges, run.signals, side="right")
+        signals, accepted = _sample(replayer, policy)
+        edges = quantiles(signals, _GROUPS)
+        worth = accepted[:, trees] + 1 - fastest.tokens_per_s * seconds
+        group = np.searchsorted(edges, signals, side="right")
         sums = np.stack([np.bincount(group, column, len(edges) + 1) for column in worth.T], 1).astype(np.float64)
         chosen = best_bins(sums, bins)
         policy = merge(edges, [trees[tree] for tree in chosen])
@@ -146,6 +146,18 @@ def _ladder_over(replayer: Replayer, costs: Costs, trees: list[int], bins: int, 
             break
         fastest = outcome
     return fastest
+
+
+def _sample(replayer: Replayer, policy: Policy) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
+    """Signals `[steps]` and what every tree would accept `[steps, trees]`.
+
+    A step at every position where the signal needs no history: twice as many as a policy makes, and so less of what is fitted is
+    noise. Else the steps of the policy, which alone have a history.
+    """
+    if replayer.signal is None or not replayer.signal.remembers:
+        return np.concatenate(replayer.values).astype(np.float64), np.concatenate(replayer.depths)
+    run = replayer.run(policy)
+    return run.signals, replayer.acceptance(run)
 
 
 def best_bins(worth: NDArray[np.float64], bins: int) -> list[int]:
