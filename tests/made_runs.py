@@ -103,7 +103,8 @@ def add_bank(run: RunDir, recommended: str = "static") -> TopologyBank:
     policies = {"static": Static(2), "ladder": Ladder((0.3, 0.6), (0, 1, 2)), "hysteresis": Hysteresis(0.7, 0.4, 1, 2)}
     gains = {"static": (1.0, 1.0, 1.0, 30.0), "ladder": (1.1, 1.02, 1.2, 33.0), "hysteresis": (0.9, 0.8, 1.05, 27.0)}
     evaluation = {
-        "method": "made up", "oracle_test_tokens_per_s": 45.0, "arms_fit_tokens_per_s": {"ar": 20.0, "n1-d1": 30.0},
+        "method": "made up", "oracle_test_tokens_per_s": 45.0, "oracle_shared_draft_test_tokens_per_s": 42.0,
+        "arms_fit_tokens_per_s": {"ar": 20.0, "n1-d1": 30.0},
         "policies": {name: {"gain": {"ratio": ratio, "low": low, "high": high}, "test_tokens_per_s": rate,
                             "random_tokens_per_s": 24.0, "headroom": 0.2, "switches_per_100_steps": 5.0}
                      for name, (ratio, low, high, rate) in gains.items()},

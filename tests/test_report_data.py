@@ -125,6 +125,9 @@ def test_trees_of_the_bank_have_a_row_for_every_node_on_the_least_used_prompts(m
         assert len(rows) == tree.topology.size
         assert sum(row["accepted"] for row in rows) == pytest.approx(mean_accept(tree.topology, traces("test")))
     assert figure.rests_on == ("test",)
+    swapped = replace(material.bank, trees=material.bank.trees[::-1])
+    assert made(trees(replace(material, bank=swapped))).sentence == figure.sentence
+    assert "In wide, the largest" in figure.sentence
 
 
 def test_throughput_is_what_was_timed(material: Material) -> None:
@@ -183,6 +186,7 @@ def test_gain_has_ceiling_and_floors_and_does_without_what_an_older_bank_lacks(m
     assert material.bank is not None
     rows = {row["arm"]: row for row in made(gain(material)).rows}
     assert rows["oracle"]["times_static"] == 1.5
+    assert rows["oracle that drafts all"]["times_static"] == 1.4
     assert rows["ladder at random"]["times_static"] == 0.8
     assert "static at random" not in rows
     assert (rows["ladder"]["low"], rows["ladder"]["high"]) == (1.02, 1.2)

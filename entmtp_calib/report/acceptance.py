@@ -184,7 +184,8 @@ def _frontier_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _trees_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    largest = [row for row in rows if row["tree"] == rows[-1]["tree"]]
+    parts = [[row for row in rows if row["tree"] == label] for label in dict.fromkeys(row["tree"] for row in rows)]
+    largest = max(parts, key=len)
     best, least = max(largest, key=lambda row: row["accepted"]), min(largest, key=lambda row: row["accepted"])
     return (
         f"In {largest[0]['tree']}, the largest, node {best['node']} is accepted at {best['accepted']:.0%} of the steps"

@@ -50,7 +50,9 @@ def to_svg(figure: Figure) -> str:
     text = _save(figure, "svg", nothing).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r' width="[^"]*pt"| height="[^"]*pt"', "", text, count=2)
-    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{figure.name}-", text)
+    # Ids are hashes of coordinates, which differ in the last bit from one layout to the next; and a page has many figures.
+    numbers = {name: f"{figure.name}-{number}" for number, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', text)))}
+    return re.sub(r'(\bid="|href="#|url\(#)([^")]*)', lambda found: found[1] + numbers.get(found[2], found[2]), text)
 
 
 def _save(figure: Figure, kind: str, metadata: dict[str, Any], **options: Any) -> bytes:
