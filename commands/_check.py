@@ -11,7 +11,7 @@ from entmtp_calib.errors import CheckFailed, UsageError
 from ._output import Output
 from ._session import open_run
 
-_ALONE = {"check", "json", "quiet"}
+_ALONE = {"check", "json", "quiet", "verbose"}
 
 
 def check_run(screen: Output, path: Path, ctx: typer.Context) -> None:
@@ -27,11 +27,12 @@ def check_run(screen: Output, path: Path, ctx: typer.Context) -> None:
     from entmtp_calib.rundir import RunDir
     from entmtp_calib.storage import to_json, write_atomically
 
-    given = [name for name in ctx.params if name not in _ALONE and ctx.get_parameter_source(name).name == "COMMANDLINE"]
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params if name not in _ALONE}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if given:
         raise UsageError(f"--check goes without --{given[0].replace('_', '-')}.", "A run is made again from its own options.")
     with tempfile.TemporaryDirectory() as folder, screen.progress() as tick:
-        old = open_run(screen, path, "auto", "auto", None, tick)
+        old = open_run(screen, path, "auto", "auto", None, tick, log=False)
         old.require("frontier.json", "search")
         write_atomically(Path(folder) / "run.json", to_json(old.run.about))
         new = Calibration(RunDir.open(Path(folder)), lambda: old.pair, lambda _pair: old.splits, tick)

@@ -106,8 +106,11 @@ def _tell(out: Output, task: str, report: Report) -> None:
         out.warn(f"{report.long_share:.0%} of the prompts are too long for the context: the figures speak for shorter ones")
 
 
-def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None, tick: Tick) -> Calibration:
+def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None, tick: Tick, log: bool = True) -> Calibration:
     """Reopen a run whose options are in the folder; models are loaded when a stage needs them.
+
+    Args:
+        log: write to the run's log.
 
     Raises:
         UsageError: device, dtype or seed differ from the run's.
@@ -138,7 +141,8 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
     if farm.rank:
         serve(farm, calibration.pair, calibration.splits, calibration.config)
         raise typer.Exit
-    log_to(run.path)
+    if log:
+        log_to(run.path)
     return calibration
 
 
