@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import typer.main
-
 from entmtp_calib.commands import app
 
 ROOT = Path(__file__).parent.parent
