@@ -30,7 +30,7 @@ def write_card(folder: Path, about: dict[str, Any], shape: HeadShape, parameters
     among = f"the {shape.vocabulary} tokens most frequent in the text" if shape.reduced else "the whole vocabulary"
     head = f"""# {folder.name}
 
-{_NAMES[shape.architecture]} heads for {about["base_name"]}: {shape.heads} heads of {shape.layers} blocks,
+{_NAMES[shape.architecture]} heads for {about["base_name"]}: {shape.heads} heads of {shape.layers} block{"s" if shape.layers > 1 else ""},
 {parameters / 1e6:.1f} M parameters, guessing among {among}; the LM head is the target's.
 """
     write_atomically(folder / "README.md", "\n".join((head, _origin(about), _figures(about), _calibration(about))).encode())
