@@ -105,7 +105,7 @@ def test_evidence_that_never_accepts_ends_the_growth() -> None:
 
     for schedule in ("paper", "joint"):
         growth, rollouts = grow_jointly(nothing, chain(3), 20, 3, schedule)
-        assert (growth.order.size, growth.stopped, rollouts) == (0, "no node gains anything", 1)
+        assert (growth.order.nodes, growth.stopped, rollouts) == (((0,),), "no node gains anything", 2)
 
 
 def test_a_growth_goes_on_where_a_rollout_did_not_look() -> None:

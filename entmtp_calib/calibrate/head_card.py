@@ -28,9 +28,10 @@ def write_card(folder: Path, about: dict[str, Any], shape: HeadShape, parameters
         shape: what the heads are; parameters: how many trained numbers they have.
     """
     among = f"the {shape.vocabulary} tokens most frequent in the text" if shape.reduced else "the whole vocabulary"
+    blocks = f"{shape.layers} blocks" if shape.layers > 1 else "1 block"
     head = f"""# {folder.name}
 
-{_NAMES[shape.architecture]} heads for {about["base_name"]}: {shape.heads} heads of {shape.layers} block{"s" if shape.layers > 1 else ""},
+{_NAMES[shape.architecture]} heads for {about["base_name"]}: {shape.heads} heads of {blocks},
 {parameters / 1e6:.1f} M parameters, guessing among {among}; the LM head is the target's.
 """
     write_atomically(folder / "README.md", "\n".join((head, _origin(about), _figures(about), _calibration(about))).encode())

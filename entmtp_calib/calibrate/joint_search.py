@@ -141,7 +141,7 @@ def _joint(order: Topology, pool: Topology, max_depth: int) -> Topology:
 
 
 def _best(order: Topology, evidence: JointEvidence, max_depth: int) -> tuple[Node | None, float]:
-    """The node that adds most to the mean accept, and the mean accept with it."""
+    """The node that adds most to the mean accept, and the mean accept with it; the first one is taken even if it adds none."""
     column = {node: index for index, node in enumerate(evidence.nodes.nodes)}
     accepted = np.zeros(len(evidence.accepted), np.int64)
     for node in order.nodes:
@@ -149,6 +149,6 @@ def _best(order: Topology, evidence: JointEvidence, max_depth: int) -> tuple[Nod
     candidates = [node for node in order.candidates(max_depth) if node in column]
     gains = {node: int((evidence.accepted[:, column[node]] & (accepted < len(node))).sum()) for node in candidates}
     best = min(candidates, key=lambda node: (-gains[node], *tie_break(node)), default=None)
-    if best is None or not gains[best]:
+    if best is None or (order.nodes and not gains[best]):
         return None, 0.0
     return best, (int(accepted.sum()) + gains[best]) / max(1, len(accepted))
