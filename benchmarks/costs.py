@@ -1,6 +1,6 @@
 """What a step costs on this machine: forwards by row count, drafting by depth and width, and the parts of a step.
 
-Run: python benchmarks/costs.py [--heads smollm2-hydra] [--prompts 6] > costs.md
+Run: python benchmarks/costs.py [--heads smollm2-hydra++] [--prompts 6] > costs.md
 Prints Markdown. Figures are medians; close other programs first. `entmtp bench` compares whole decoders.
 """
 
@@ -102,7 +102,7 @@ def step_shares(pair: Pair, tree: Topology, prompts: list[list[int]], stop: Stop
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--heads", default="smollm2-hydra")
+    parser.add_argument("--heads", default="smollm2-hydra++")
     parser.add_argument("--bank", help="a bank.json whose best static tree is looked at too")
     parser.add_argument("--prompts", type=int, default=6)
     options = parser.parse_args()

@@ -97,7 +97,7 @@ def _fields(heads: DraftHeads) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--heads", nargs="+", default=["smollm2-hydra"])
+    parser.add_argument("--heads", nargs="+", default=["smollm2-hydra++"])
     parser.add_argument("--gsm8k", help="GSM8K test questions, JSON Lines")
     parser.add_argument("--text", type=Path, help="distilled text, for vocabularies of other sizes")
     parser.add_argument("--prompts", type=int, default=48)

@@ -1,6 +1,6 @@
 """What is accepted when tokens are sampled, with guesses ranked by the heads alone and by the noise that samples the tokens.
 
-Run: python benchmarks/sampling.py [--heads smollm2-hydra] [--prompts 24] [--tokens 128]
+Run: python benchmarks/sampling.py [--heads smollm2-hydra++] [--prompts 24] [--tokens 128]
 Exact acceptance; the texts under both rankings are the same. The 16-node tree is grown on the first half of the prompts under the
 same ranking and judged on the second. By replay, so the machine does not matter. Prints Markdown.
 """
@@ -35,7 +35,7 @@ def accepts(pair: Pair, prompts: list[list[int]], texts: dict[int, list[int]], r
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--heads", default="smollm2-hydra")
+    parser.add_argument("--heads", default="smollm2-hydra++")
     parser.add_argument("--task", default="humaneval")
     parser.add_argument("--data")
     parser.add_argument("--prompts", type=int, default=24)

@@ -28,7 +28,7 @@ def search(task: str, data: str | None, prompts: int, tokens: int) -> dict[str, 
     from entmtp_calib.engine.stopping import StopRule
     from entmtp_calib.template import encode
 
-    pair = load_pair("smollm2", "smollm2-hydra", choose_placement())
+    pair = load_pair("smollm2", "smollm2-hydra++", choose_placement())
     chosen = [(prompt.id, encode(prompt.messages, pair.tokenizer)) for prompt in load_prompts(task, data, prompts, 0).prompts]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()

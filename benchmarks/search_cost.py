@@ -84,7 +84,7 @@ def by_paper(world: World, stop: StopRule, nodes: int, depths: Sequence[int]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--heads", default="smollm2-hydra")
+    parser.add_argument("--heads", default="smollm2-hydra++")
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--nodes", type=int, default=89)
