@@ -234,4 +234,4 @@ def test_another_base_is_warned_of(tmp_path: Path, head_folders: dict[str, Path]
 
 
 def test_the_help_shows_an_example() -> None:
-    assert "entmtp export-heads smollm2-hydra --format hydra --out" in " ".join(cli("export-heads", "--help").stdout.split())
+    assert "entmtp export-heads my-heads --format hydra" in " ".join(cli("export-heads", "--help").stdout.split())

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import VOCAB
 
 from entmtp_calib.calibrate.racing import Race
@@ -48,7 +49,7 @@ def test_the_environment_of_a_timing_is_in_its_journal(target: Target, tmp_path:
     time_arms(target, None, race, prompts(1), StopRule(target.end_ids, 4), 0, journal, [])
     first, last = (row["environment"] for row in journal.rows() if "environment" in row)
     assert (first["when"], last["when"]) == ("start", "end")
-    assert (first["device"], first["dtype"], first["threads"]) == ("cpu", "float32", 1)
+    assert (first["device"], first["dtype"], first["threads"]) == ("cpu", "float32", torch.get_num_threads())
     assert {"python", "torch"} <= first["versions"].keys()
     assert all(found["cores"] >= 1 and "load" in found and "cpu" in found for found in (first, last))
     assert last["own_cores"] >= 0
