@@ -330,12 +330,18 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         assert ours[part] == theirs[part]
 
 
+def _heeds_interrupts() -> None:
+    """A shell's background jobs ignore interrupts, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
     tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path
 ) -> None:
     out = tmp_path / "run"
     words = _command("run", *start(out, tiny_folder, tiny_heads, prompt_file), *STAGES, "--rounds", 500, "--json")
-    process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=_heeds_interrupts)  # fmt: skip
     deadline = time.monotonic() + 60
     while not (out / "timings.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
