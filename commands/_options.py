@@ -96,3 +96,6 @@ BankFile = Annotated[Path, typer.Argument(help="bank.json of a run.", metavar="B
 BankTask = Annotated[str | None, typer.Option(help="Prompts to decode.", show_default="the bank's")]
 BankModel = Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")]
 BankHeads = Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")]
+UnusedSeed = Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)]
+UnusedDevice = Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)]
+UnusedDtype = UnusedDevice

@@ -51,12 +51,10 @@ def load_of_bank(out: Output, bank: TopologyBank, model: str | None, heads: str 
     Raises:
         ArtefactError: another model, other heads or another template.
     """
-    from entmtp_calib.template import template_about
+    from entmtp_calib.calibrate.bank_decoder import check_pair
 
     pair = load(out, model or bank.target["name"], heads or bank.heads["name"], device, dtype)
-    assert pair.loaded is not None
-    template = template_about(pair.tokenizer, bank.template["style"])
-    bank.check_fits(pair.target.identity, pair.loaded.identity, template["hash"])
+    check_pair(bank, pair)
     return pair
 
 

@@ -24,9 +24,9 @@ def compare(
             help="Two or more bank.json or run folders; the first is what others are held against.", metavar="BANK BANK…"
         ),
     ],
-    seed: Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = 0,
-    device: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
-    dtype: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
+    seed: opt.UnusedSeed = 0,
+    device: opt.UnusedDevice = "auto",
+    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

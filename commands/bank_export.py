@@ -32,9 +32,9 @@ def export(
         bool, typer.Option("--legacy", help="vLLM: the tree that its versions before May 2026 read.", show_default="off")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="standard output")] = None,
-    seed: Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = 0,
-    device: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
-    dtype: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
+    seed: opt.UnusedSeed = 0,
+    device: opt.UnusedDevice = "auto",
+    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -25,9 +25,9 @@ def show(
             show_default="all trees of a bank, none of a run",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = 0,
-    device: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
-    dtype: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
+    seed: opt.UnusedSeed = 0,
+    device: opt.UnusedDevice = "auto",
+    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

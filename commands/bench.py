@@ -46,6 +46,7 @@ def bench(
     from entmtp_calib.calibrate.rounds import interleave
     from entmtp_calib.calibrate.timing import Arm, summarise
     from entmtp_calib.engine.head_files import load_heads
+    from entmtp_calib.engine.pair import take
     from entmtp_calib.engine.stopping import StopRule
     from entmtp_calib.template import encode
     from entmtp_calib.topology import Topology
@@ -55,10 +56,10 @@ def bench(
     chosen, warning = unseen_prompts(found, task, data, prompts, seed)
     if warning:
         screen.warn(warning)
-    others = {name: load_heads(name) for name in also or ()}
+    others = [load_heads(name) for name in also or ()]
     pair = load_of_bank(screen, found, model, heads, device, dtype)
     texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
-    entered = contestants(pair, found, seed, {other.name: other.heads.bind(pair.target).pack() for other in others.values()})
+    entered = contestants(pair, found, seed, {other.name: take(other, pair.target) for other in others})
     scribe, rows = Scribe(), list[dict[str, Any]]()
     runners = {label: scribe.watch(label, one.run) for label, one in entered.items()}
     total = len(runners) * len(texts) * rounds

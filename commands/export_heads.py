@@ -20,9 +20,9 @@ def export_heads(
     base: Annotated[
         str | None, typer.Option(help="Target of the heads; see --model of run.", show_default="the heads' own, else smollm2")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = 0,
-    device: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
-    dtype: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
+    seed: opt.UnusedSeed = 0,
+    device: opt.UnusedDevice = "auto",
+    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -25,9 +25,9 @@ def report(
     search_times: Annotated[
         Path | None, typer.Option(help="CSV with the columns prompts, rollout_s, growth_s.", show_default="none")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = 0,
-    device: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
-    dtype: Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)] = "auto",
+    seed: opt.UnusedSeed = 0,
+    device: opt.UnusedDevice = "auto",
+    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -131,10 +131,19 @@ def open_bank(
     if policy != AR:
         bank.policy(policy)  # a typo should not cost a model's loading time
     pair = load_pair(model or bank.target["name"], heads or bank.heads["name"], choose_placement(device, dtype))
-    assert pair.loaded is not None
+    check_pair(bank, pair)
+    return BankDecoder(bank, pair, policy, seed, guard)
+
+
+def check_pair(bank: TopologyBank, pair: Pair) -> None:
+    """Refuse what a bank was not made for.
+
+    Raises:
+        ArtefactError: another model, other heads or another template.
+    """
+    assert pair.loaded is not None, "a bank needs heads"
     template = template_about(pair.tokenizer, bank.template["style"])
     bank.check_fits(pair.target.identity, pair.loaded.identity, template["hash"])
-    return BankDecoder(bank, pair, policy, seed, guard)
 
 
 def timed_elsewhere(bank: TopologyBank, pair: Pair) -> list[str]:

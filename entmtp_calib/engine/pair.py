@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from entmtp_calib.engine.head_files import LoadedHeads, load_heads
+from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.loading import Placement, load_target, wants_packing
 from entmtp_calib.engine.selftest import HeadSanity, check_heads, check_tree_attention
 from entmtp_calib.engine.target import Target
@@ -55,12 +56,20 @@ def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
     check_tree_attention(target, _enough(texts, target.vocab_size))
     if loaded is None:
         return Pair(target, tokenizer, placement, None, None)
-    loaded.heads.bind(target)
-    if wants_packing():
-        loaded.heads.pack()
+    take(loaded, target)
     sanity = check_heads(target, loaded.heads, texts)
     foreign = (_foreign(loaded, target, sanity),) if loaded.base and loaded.base != target.identity else ()
     return Pair(target, tokenizer, placement, loaded, sanity, tuple(_notes(loaded, target)), foreign)
+
+
+def take(loaded: LoadedHeads, target: Target) -> DraftHeads:
+    """Bind heads to a target, packed where that is wanted.
+
+    Raises:
+        ArtefactError: they do not fit it.
+    """
+    heads = loaded.heads.bind(target)
+    return heads.pack() if wants_packing() else heads
 
 
 def _notes(loaded: LoadedHeads, target: Target) -> list[str]:
