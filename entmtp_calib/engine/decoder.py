@@ -21,6 +21,7 @@ from entmtp_calib.engine.drafter import Draft, Drafter, draft_tree, entropy_of, 
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.layout import TreeLayout
 from entmtp_calib.engine.limits import check_depth, fit
+from entmtp_calib.engine.sight import seen
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.guard import OFF, Guard
@@ -173,7 +174,6 @@ class Decoder:
                 yield Step(tuple(tokens), 0, chosen, signal, reason)
                 return
             accepted, root = self.verify(chosen, draft, length, context.cache, context.memory)
-            context.cache.commit(length, accepted.path)
             done = (draft.tokens[self.rows[chosen]], accepted)
             held = watch.held or length + 1 >= self.max_positions  # said before this step's end, since drafting comes first
             draft = self.draft(root, held)
@@ -201,29 +201,39 @@ class Decoder:
             self.reader, self.drafted, root.hidden, root.token, self.signal_depth > 0, self.rule.ranking, root.position
         )
 
-    def read(self, hidden: Tensor, start: int, memory: KVCache | None) -> Tensor:
+    def read(self, hidden: Tensor, start: int | Tensor, memory: KVCache | None) -> Tensor:
         """What the drafter makes of the target's states at consecutive positions, `[rows, hidden]`."""
         return hidden if self.reader is None else self.reader.read(hidden, start, memory)
 
     def verify(self, index: int, draft: Draft, length: int, cache: KVCache, memory: KVCache | None) -> tuple[Accepted, Root]:
-        """One forward of the root and the chosen tree's nodes; the accepted path and the next root.
+        """One forward of the root and the chosen tree's nodes; the accepted path, committed, and the next root."""
+        layout = self.layouts.get(index, self.bare)
+        return self.advance(layout, draft.tokens[self.rows[index]], length, cache, memory)
+
+    def advance(
+        self, layout: TreeLayout, tokens: Tensor, length: int | Tensor, cache: KVCache, memory: KVCache | None
+    ) -> tuple[Accepted, Root]:
+        """What `verify` does with the tokens of a tree's rows, int64 `[rows]`.
 
         The drafter reads the states along the path, which are true ones; rows behind the accepted part are written over by the
-        next step's.
+        next step's. Nothing here reads a value back from the device.
+
+        Args:
+            length: tokens before the root. As a tensor, int64 `[1]`, no shape depends on it: attention goes over the whole
+                cache and the mask hides what is not text yet.
         """
-        layout = self.layouts.get(index, self.bare)
-        tokens = draft.tokens[self.rows[index]]
-        slots = torch.arange(length, length + layout.rows, device=tokens.device)
-        cache.place(slots, length + layout.rows)
-        seen = layout.mask.new_ones(layout.rows, length)
-        mask = torch.cat((seen, layout.mask), 1)[None, None]
-        out = self.target.forward(tokens[None], mask, (layout.depths + length)[None], cache)
+        span = length + layout.rows if isinstance(length, int) else cache.capacity
+        cache.place(torch.arange(layout.rows, device=tokens.device) + length, span)
+        out = self.target.forward(tokens[None], seen(layout.mask, length, span), (layout.depths + length)[None], cache)
         logits = out.logits[0]
         choices = self.rule.choose(layout, logits, length)
         accepted = self.accept(layout, tokens, *self.rule.judge(layout, tokens, logits, choices))
         states = self.read(out.hidden[0].index_select(0, accepted.path), length, memory)
-        position = accepted.length.reshape(1) + length + 1
-        return accepted, self._root(logits[accepted.row], states[accepted.length], choices[accepted.row], position)
+        cache.commit(length, accepted.path)
+        # Rows are picked with tensors of one element: an index without dimensions would be read back by the host.
+        row, last = accepted.row.reshape(1), accepted.length.reshape(1)
+        root = self._root(logits.index_select(0, row)[0], states.index_select(0, last), choices[row], last + length + 1)
+        return accepted, root
 
     def accept(self, layout: TreeLayout, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
         """The path that this step commits."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from entmtp_calib.engine.kv_cache import KVCache
-from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.layout import Rows, TreeLayout
 from entmtp_calib.engine.noise import Perturbation
 
 
@@ -28,7 +28,7 @@ class Drafter(Protocol):
     @property
     def max_positions(self) -> int: ...
     def new_memory(self, capacity: int) -> KVCache | None: ...
-    def read(self, hidden: Tensor, start: int = 0, memory: KVCache | None = None) -> Tensor: ...
+    def read(self, hidden: Tensor, start: int | Tensor = 0, memory: KVCache | None = None) -> Tensor: ...
     def start(self, hidden: Tensor, root: Tensor) -> Tensor: ...
     def extend(self, context: Tensor, tokens: Tensor) -> Tensor: ...
     def logits(self, level: int, context: Tensor) -> Tensor: ...
@@ -40,12 +40,13 @@ class Draft(NamedTuple):
 
     tokens: int64 `[rows]`, the root first; chain_logp: float32 `[levels]`, log of the heads' probability of the first guess at
     each level of the chain of first guesses; path_logp: float32 `[rows]`, log of the product of the heads' probabilities from the
-    root to each node, 0 at the root, where it was asked for.
+    root to each node, 0 at the root, where it was asked for; layout: what the rows are, where they are not the drafted tree's.
     """
 
     tokens: Tensor
     chain_logp: Tensor
     path_logp: Tensor | None = None
+    layout: Rows | None = None
 
 
 def draft_tree(
@@ -65,7 +66,7 @@ def draft_tree(
         root: the root's token id, int64 `[1]`.
         confidence: whether `chain_logp` is wanted; it is empty otherwise.
         ranking: how guesses are ranked, if not by the heads alone; it needs `position`, that of the root, int64 `[1]`.
-        paths: whether `path_logp` is wanted.
+        paths: whether `path_logp` is wanted; it is of what guesses are ranked by, so it falls along a path and with the rank.
     """
     context = drafter.start(hidden, root)
     ids = drafter.to_target_ids(torch.arange(drafter.vocabulary, device=root.device)) if ranking else root
@@ -81,7 +82,7 @@ def draft_tree(
             chain_logp.append(logp_of(logits[:1], guesses[:1, 0])[0])
         slots = level.slots if drafter.sequential else torch.zeros_like(level.slots)
         if paths:
-            own = logits.float().log_softmax(-1)[slots, guesses[slots, level.ranks]]
+            own = torch.log_softmax(ranked, -1, dtype=torch.float32)[slots, guesses[slots, level.ranks]]
             path_logp.append(own + path_logp[-1].index_select(0, level.expand[level.slots]))
         here = drafter.to_target_ids(guesses[slots, level.ranks])
         tokens.append(here)

@@ -148,12 +148,12 @@ class DraftHeads(nn.Module):
         """What `read` keeps of a text of at most `capacity` tokens; None for heads that look at one state alone."""
         return None if self.prefix is None else KVCache(1, capacity)
 
-    def read(self, hidden: Tensor, start: int = 0, memory: KVCache | None = None) -> Tensor:
+    def read(self, hidden: Tensor, start: int | Tensor = 0, memory: KVCache | None = None) -> Tensor:
         """What guesses start from, for consecutive tokens: the target's states, behind the prefix layer where there is one.
 
         Args:
             hidden: the target's true states, `[rows, hidden]` or `[batch, rows, hidden]`.
-            start: position of the first row, and how many rows the memory holds.
+            start: position of the first row, and how many rows the memory holds; a number, or int64 `[1]`.
             memory: of `new_memory`; rows from `start` on are written anew. None for a whole text at once.
         """
         if self.prefix is None:

@@ -78,17 +78,20 @@ class KVCache:
         layer[1].index_copy_(2, self._slots, values)
         return layer[0, :, :, : self._span], layer[1, :, :, : self._span]
 
-    def commit(self, base: int, rows: Tensor) -> None:
+    def commit(self, base: int | Tensor, rows: Tensor) -> None:
         """Move accepted rows to the front: slot `base + i` becomes what slot `base + rows[i]` held.
 
         Args:
-            base: first slot of the forward whose rows are kept.
+            base: first slot of the forward whose rows are kept; as a tensor, int64 `[1]`, its value stays on the device.
             rows: rows of that forward, ascending, int64 `[kept]`. What lies behind them is forgotten by the next `place`.
         """
         if self.store is None:
             raise RuntimeError("nothing was written yet")
         kept = self.store.index_select(4, rows + base)
-        self.store[..., base : base + rows.shape[0], :] = kept
+        if isinstance(base, int):
+            self.store[..., base : base + rows.shape[0], :] = kept
+        else:
+            self.store.index_copy_(4, torch.arange(rows.shape[0], device=rows.device) + base, kept)
 
     def select(self, rows: Tensor) -> None:
         """Keep only some members of the batch, int64 `[kept]`."""

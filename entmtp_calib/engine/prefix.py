@@ -79,12 +79,12 @@ class PrefixLayer(nn.Module):
                 "Its configuration must say head_dim, or the heads were made for another model.",
             )
 
-    def forward(self, hidden: Tensor, start: int = 0, memory: KVCache | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, start: int | Tensor = 0, memory: KVCache | None = None) -> Tensor:
         """Mix states with those before them.
 
         Args:
             hidden: the target's states of consecutive tokens, `[batch, rows, hidden]`.
-            start: position of the first of them; 0 without a memory.
+            start: position of the first of them; 0 without a memory. As a tensor, int64 `[1]`, no shape depends on it.
             memory: keys and values of the earlier tokens; those of these rows are written behind them.
 
         Returns:
@@ -94,17 +94,16 @@ class PrefixLayer(nn.Module):
         x = self._norm(hidden, self.mlp_norm)
         return self._norm(hidden + self.down(F.silu(self.gate(x)) * self.up(x)), self.final_norm)
 
-    def _attend(self, x: Tensor, start: int, memory: KVCache | None) -> Tensor:
-        end = start + x.shape[1]
-        positions = torch.arange(start, end, device=x.device)
+    def _attend(self, x: Tensor, start: int | Tensor, memory: KVCache | None) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device) + start
         query, key, value = (self._split(part(x)) for part in (self.query, self.key, self.value))
         query, key = self._rotate(query, positions), self._rotate(key, positions)
-        mask = None
         if memory is not None:
-            memory.place(positions, end)
+            memory.place(positions, start + x.shape[1] if isinstance(start, int) else memory.capacity)
             key, value = memory.update(key, value, 0)
-        if start:  # behind earlier rows; the mask of a whole text is implied
-            mask = torch.arange(end, device=x.device) <= positions[:, None]
+        mask = None
+        if isinstance(start, Tensor) or start:  # behind earlier rows; the mask of a whole text is implied
+            mask = torch.arange(key.shape[2], device=x.device) <= positions[:, None]
         mixed = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, enable_gqa=True)
         return mixed.transpose(1, 2).flatten(2)
 
