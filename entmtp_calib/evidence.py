@@ -1,4 +1,4 @@
-"""What one self-rollout tells about every tree: traces, and the walk of a topology over them.
+"""What one rollout tells about every tree: traces, the walk of a topology over them, and recorded steps.
 
 Under greedy acceptance the text does not depend on the tree, so the ranks of the true tokens under each head decide what any
 topology accepts at any position. Numpy only; knows nothing of models or files.
@@ -45,6 +45,30 @@ class Trace:
     def heads(self) -> int:
         """Number of heads that looked at the text."""
         return int(self.ranks.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The steps of one rollout where the text depends on the tree, each seen by every tree of a bank.
+
+    depths: int32 `[steps, trees]`, drafts that each tree would have accepted there; index: int32 `[steps]`, the tree that the
+    text went on with; root_logp, entropy, chain_logp: as in `Trace`, `[steps]`, `[steps]` and `[steps, heads]`.
+    """
+
+    prompt_id: str
+    depths: Ints
+    index: Ints
+    root_logp: Floats
+    entropy: Floats
+    chain_logp: Floats
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def heads(self) -> int:
+        """Number of heads that looked at the text."""
+        return int(self.chain_logp.shape[1])
 
 
 class NodeTable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,14 @@ class Replay:
         return int(((self.index[1:] != self.index[:-1]) & (self.prompt[1:] == self.prompt[:-1])).sum())
 
 
+class Counts(NamedTuple):
+    """Of many policies: how often each takes each tree, int64 `[policies, texts, trees]`, and the tokens that it commits, int64
+    `[policies, texts]`."""
+
+    steps: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+
 class Replayer:
     """Runs policies over traces.
 
@@ -90,11 +98,11 @@ class Replayer:
 
     def reading(self, signal: Signal | str) -> Replayer:
         """The same trees over the same texts, with another signal."""
-        return Replayer(self.topologies, self.traces, signal, self.depths)
+        return type(self)(self.topologies, self.traces, signal, self.depths)
 
     def part(self, texts: Sequence[int]) -> Replayer:
         """The same over some of the texts, by their indices."""
-        return Replayer(
+        return type(self)(
             self.topologies, [self.traces[text] for text in texts], self.signal, [self.depths[text] for text in texts]
         )
 
@@ -119,8 +127,8 @@ class Replayer:
         found: NDArray[Any] = np.concatenate(columns)[self._starts[run.prompt] + run.positions]
         return found
 
-    def counts(self, choose: Chooser, policies: int, start: Any) -> NDArray[np.int64]:
-        """How often each of many policies takes each tree, int64 `[policies, texts, trees]`.
+    def counts(self, choose: Chooser, policies: int, start: Any) -> Counts:
+        """How often each of many policies takes each tree, and what that commits.
 
         Args:
             choose: of `[policies · texts]` at once, the texts of the first policy first.
@@ -128,10 +136,11 @@ class Replayer:
         """
         trees = self._depths.shape[1]
         lanes = np.arange(policies * len(self.traces))
-        found = np.zeros(len(lanes) * trees + 1, np.int64)
+        found, tokens = np.zeros(len(lanes) * trees + 1, np.int64), np.zeros(len(lanes), np.int64)
         for here, index, _signals in self._walk(choose, policies, start):
             found[np.where(here < self._nowhere, lanes * trees + index, -1)] += 1
-        return found[:-1].reshape(policies, len(self.traces), trees)
+            tokens += self._depths[here, index] + 1  # 0 where a text is over
+        return Counts(found[:-1].reshape(policies, len(self.traces), trees), tokens.reshape(policies, -1))
 
     def _walk(self, choose: Chooser, copies: int, start: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
         """Positions in the joined texts, trees and signals of one step after the other, for every text of every copy."""
@@ -146,5 +155,9 @@ class Replayer:
             index = choose(index, signal)
             yield here, index, signal
             accepted = self._depths[here, index]
-            here = here + 1 + accepted
+            here = self._onward(here, accepted)
             here = np.where(here < ends, here, self._nowhere)
+
+    def _onward(self, here: NDArray[np.int64], accepted: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the next steps are."""
+        return here + 1 + accepted

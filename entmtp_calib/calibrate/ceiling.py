@@ -42,8 +42,8 @@ def random_switching(outcome: Outcome, replayer: Replayer, costs: Costs, seed: i
     shares = np.asarray(outcome.shares)
     trees = np.arange(len(shares))
     counts = replayer.counts(lambda index, _signal: rng.choice(trees, len(index), p=shares / shares.sum()), _DRAWS, 0)
-    seconds = counts.sum(1) @ costs.of(outcome.policy)
-    return float((outcome.tokens.sum() / seconds).mean())
+    seconds = counts.steps.sum(1) @ costs.of(outcome.policy)
+    return float((counts.tokens.sum(1) / seconds).mean())
 
 
 def headroom_share(policy: Speed, static: Speed, ceiling: Speed) -> float:

@@ -80,6 +80,7 @@ class Fitted:
     correlation: float = nan
     study: Sequence[Studied] = ()
     measured: Mapping[str, Policy] = field(default_factory=dict)
+    method: str = "replay with measured step costs, prefill left out"
 
     @property
     def rules(self) -> dict[str, Policy]:
@@ -121,7 +122,21 @@ def _tell(tick: Callable[[int, int], None] | None, total: int, done: int) -> Non
 
 
 def _judge(name: str, costs: Costs, fit: Replayer, test: Replayer, ceiling: Speed, signal: Signal, seed: int) -> list[Judged]:
-    """Every kind of policy.
+    """Every kind of policy."""
+    judged: list[Judged] = []
+    for kind, (fitter, apart) in kinds_of_policy(name, costs, fit, seed).items():
+        outcome = fitter(fit.reading(signal), costs)
+        there = evaluate(outcome.policy, test, costs)
+        static = judged[0].test if judged else there
+        floor = random_switching(there, test, costs, seed)
+        judged.append(
+            Judged(kind, outcome, there, apart, gain(there, static, seed), floor, headroom_share(there, static, ceiling))
+        )
+    return judged
+
+
+def kinds_of_policy(name: str, costs: Costs, fit: Replayer, seed: int) -> dict[str, tuple[Fit, Gain]]:
+    """How every kind of policy on a signal is fitted, and what it gains in cross-validation.
 
     A ladder has the number of bins that gains most in cross-validation, of equals the fewest, which flatters that figure a
     little; the test prompts have no part in any choice.
@@ -132,21 +147,11 @@ def _judge(name: str, costs: Costs, fit: Replayer, test: Replayer, ceiling: Spee
         return fitter, gain(held_out(name, fitter, fit, costs), base, seed)
 
     ladders = [seen(partial(fit_ladder, bins=bins)) for bins in range(2, max(2, len(costs.alone)) + 1)]
-    kinds = {
+    return {
         "static": (best_static, gain(base, base, seed)),
         "ladder": max(ladders, key=lambda pair: pair[1].ratio),
         "hysteresis": seen(fit_hysteresis),
     }
-    judged: list[Judged] = []
-    for kind, (fitter, apart) in kinds.items():
-        outcome = fitter(fit.reading(signal), costs)
-        there = evaluate(outcome.policy, test, costs)
-        static = judged[0].test if judged else there
-        floor = random_switching(there, test, costs, seed)
-        judged.append(
-            Judged(kind, outcome, there, apart, gain(there, static, seed), floor, headroom_share(there, static, ceiling))
-        )
-    return judged
 
 
 def recommend(policies: Sequence[Judged]) -> str:
@@ -219,7 +224,7 @@ def _evaluation(fitted: Fitted) -> dict[str, Any]:
         for judged in fitted.policies
     }  # fmt: skip
     return {
-        "method": "replay with measured step costs, prefill left out",
+        "method": fitted.method,
         "policies": rows,
         "arms_fit_tokens_per_s": dict(fitted.rates),
         "oracle_fit_tokens_per_s": fitted.oracle_fit,

@@ -202,8 +202,8 @@ def fit_hysteresis(replayer: Replayer, costs: Costs) -> Outcome:
     found = [static]
     for low, high in itertools.permutations(range(len(costs.alone)), 2) if pairs else ():
         counts = replayer.counts(_many(pairs, low, high, len(replayer.traces)), len(pairs), min(low, high))
-        seconds = counts.sum(1) @ costs.among((low, high))
-        on, off = pairs[int(seconds.argmin())]  # every policy writes the same texts, so the least time is the best rate
+        seconds = counts.steps.sum(1) @ costs.among((low, high))
+        on, off = pairs[int((counts.tokens.sum(1) / seconds).argmax())]
         found.append(evaluate(Hysteresis(float(on), float(off), low, high), replayer, costs))
     return best(found)
 
