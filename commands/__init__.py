@@ -13,8 +13,8 @@ import typer
 from entmtp_calib import __version__
 
 from ._examples import epilog
-from ._output import attempt, guarded, speak_plainly
-from ._settings import defaults_of
+from ._output import guarded, speak_plainly
+from ._settings import Command, Defaults
 from .bank_compare import compare
 from .bank_export import export
 from .bank_import import import_
@@ -62,7 +62,7 @@ COMMANDS: list[tuple[str, Callable[..., None], str]] = [
     ("export-heads", export_heads, _USE),
 ]
 for _name, _command, _panel in COMMANDS:
-    app.command(_name, rich_help_panel=_panel, epilog=epilog(_name))(guarded(_command))
+    app.command(_name, rich_help_panel=_panel, epilog=epilog(_name), cls=Command)(guarded(_command))
 
 
 def _version(wanted: bool) -> None:
@@ -76,12 +76,9 @@ def _root(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
 ) -> None:
-    attempt(_settle, ctx)
-
-
-def _settle(ctx: typer.Context) -> None:
-    """Give the command that runs its defaults from the configuration."""
-    ctx.default_map = defaults_of(ctx.invoked_subcommand, {name: guarded(command) for name, command, _panel in COMMANDS})
+    if ctx.invoked_subcommand:
+        functions = {name: guarded(command) for name, command, _panel in COMMANDS}
+        ctx.default_map = {ctx.invoked_subcommand: Defaults(ctx.invoked_subcommand, functions)}
 
 
 def main() -> None:

@@ -7,17 +7,29 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.")]
-Heads = Annotated[str, typer.Option(help="Draft heads: shipped ones by name, a folder or a hub name.")]
+from . import _completion as known
+
+Model = Annotated[
+    str, typer.Option(help="Target: smollm2 (embedded), a folder, a .gguf file or a hub name.", autocompletion=known.models)
+]
+Heads = Annotated[
+    str, typer.Option(help="Draft heads: shipped ones by name, a folder or a hub name.", autocompletion=known.heads)
+]
 Task = Annotated[
     str,
     typer.Option(help="Prompts: humaneval, gsm8k, sharegpt, python-stdlib, hf:OWNER/NAME[:CONFIG[:SPLIT]], or a JSON, JSONL or "
-                 "CSV file or a folder of save_to_disk.")
+                 "CSV file or a folder of save_to_disk.", autocompletion=known.tasks)
 ]  # fmt: skip
 Data = Annotated[str | None, typer.Option(help="Local copy of a named task, in any of these forms.", show_default="none")]
-Turns = Annotated[str, typer.Option(help="first: one prompt of a conversation; all: one of every user turn.")]
+Turns = Annotated[
+    str, typer.Option(help="first: one prompt of a conversation; all: one of every user turn.", autocompletion=known.turns)
+]
 LongPrompts = Annotated[
-    str, typer.Option(help="skip: leave out prompts without room for text and tree; cut: drop their beginning.")
+    str,
+    typer.Option(
+        help="skip: leave out prompts without room for text and tree; cut: drop their beginning.",
+        autocompletion=known.long_prompts,
+    ),
 ]
 DumpPrompts = Annotated[
     Path | None, typer.Option(help="Write the prompts that are used, as text and ids, to this file.", show_default="none")
@@ -31,12 +43,15 @@ Check = Annotated[
 ]  # fmt: skip
 RunFolder = Annotated[Path, typer.Argument(help="Run folder that `entmtp search` or `entmtp run` made.", metavar="RUN")]
 PromptStyle = Annotated[
-    str, typer.Option(help="chat, raw, vicuna (v1.1), or auto: chat where the tokenizer has a template, else raw.")
+    str,
+    typer.Option(
+        help="chat, raw, vicuna (v1.1), or auto: chat where the tokenizer has a template, else raw.", autocompletion=known.styles
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of prompt choice, timing order and resampling.", min=0)]
 SameSeed = Annotated[int | None, typer.Option(help="Must be the run's; given only to make sure.", show_default="the run's")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", autocompletion=known.devices)]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", autocompletion=known.dtypes)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.", show_default="off")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.", show_default="off")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of going on from what is there.", show_default="off")]
@@ -53,7 +68,11 @@ AddTrees = Annotated[
 RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
 TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]
 BankRule = Annotated[
-    str, typer.Option(help="hull: trees faster than every smaller one; conditional: and those best in some bin of the signal.")
+    str,
+    typer.Option(
+        help="hull: trees faster than every smaller one; conditional: and those best in some bin of the signal.",
+        autocompletion=known.bank_rules,
+    ),
 ]
 Profile = Annotated[
     bool, typer.Option("--profile", help="Show where a step of the fastest tree spends its time.", show_default="off")
@@ -70,7 +89,8 @@ Rounds = Annotated[int, typer.Option(help="How often every arm is timed on every
 Signal = Annotated[
     str,
     typer.Option(help="What policies read: path_value_1 … 9, expected_chain_1 … 9, base_top1, entropy, entropy_ema_4 or 16, "
-                 "accepted_ema_8, combined (fitted), or auto: what gains most on prompts that were held out.")
+                 "accepted_ema_8, combined (fitted), or auto: what gains most on prompts that were held out.",
+                 autocompletion=known.signals)
 ]  # fmt: skip
 Temperature = Annotated[float, typer.Option(help="0 decodes greedily; above, tokens are sampled, exactly.", min=0)]
 TopK = Annotated[int, typer.Option(help="Sample among this many best tokens; 0 for all.", min=0)]
@@ -85,17 +105,30 @@ Stop = Annotated[
         help="A text after which answers end; may be repeated; none for none.", show_default="the task's, with raw prompts"
     ),
 ]
-Acceptance = Annotated[str, typer.Option(help="exact: the text of plain decoding; typical: the paper's, not lossless.")]
+Acceptance = Annotated[
+    str,
+    typer.Option(help="exact: the text of plain decoding; typical: the paper's, not lossless.", autocompletion=known.acceptances),
+]
 Epsilon = Annotated[float, typer.Option(help="Typical acceptance: a draft this likely is always right.")]
 Alpha = Annotated[float, typer.Option(help="Typical acceptance: factor of exp(-entropy).")]
 Schedule = Annotated[
-    str, typer.Option(help="Search from one trace (exact only), or by joint rollouts: paper (one a node) or joint (few).")
+    str,
+    typer.Option(
+        help="Search from one trace (exact only), or by joint rollouts: paper (one a node) or joint (few).",
+        autocompletion=known.schedules,
+    ),
 ]
-Preset = Annotated[str | None, typer.Option(help="paper: all settings of the paper's search.", show_default="none")]
+Preset = Annotated[
+    str | None, typer.Option(help="paper: all settings of the paper's search.", show_default="none", autocompletion=known.presets)
+]
 BankFile = Annotated[Path, typer.Argument(help="bank.json of a run.", metavar="BANK")]
-BankTask = Annotated[str | None, typer.Option(help="Prompts to decode.", show_default="the bank's")]
-BankModel = Annotated[str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's")]
-BankHeads = Annotated[str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's")]
+BankTask = Annotated[str | None, typer.Option(help="Prompts to decode.", show_default="the bank's", autocompletion=known.tasks)]
+BankModel = Annotated[
+    str | None, typer.Option(help="Where the bank's model is here.", show_default="the bank's", autocompletion=known.models)
+]
+BankHeads = Annotated[
+    str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's", autocompletion=known.heads)
+]
 UnusedSeed = Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)]
 UnusedDevice = Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)]
 UnusedDtype = UnusedDevice

@@ -10,6 +10,7 @@ import typer
 
 from ._output import Output
 from ._session import same_heads
+from ._settings import origin
 from ._tables import bank_table, policy_table
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ RAW_STOPS = {"humaneval": ("\nclass", "\ndef", "\n#", "\nif", "\nprint")}
 def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
     """The options of this command that a run depends on, with those of a preset.
 
+    A flag comes before a preset of the environment or of the file, and a preset that is given as a flag before both.
+
     Raises:
-        UsageError: an unknown preset, or an option given beside it that it sets.
+        UsageError: an unknown preset, or an option that it sets, given in the same place.
     """
     from dataclasses import fields
 
@@ -39,11 +42,11 @@ def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
         return options
     if preset != "paper":
         raise UsageError(f"unknown preset {preset!r}.", "Known: paper.")
+    asked = origin(ctx, "preset")
     for name in PAPER:
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if origin(ctx, name) == asked:
             raise UsageError(f"--{name.replace('_', '-')} is set by --preset paper.", "Leave one of them out.")
-    return options | PAPER
+    return options | {name: value for name, value in PAPER.items() if origin(ctx, name) < asked}
 
 
 def _stops(options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import typer
 from entmtp_calib.errors import UsageError
 from entmtp_calib.exports import ENGINES
 
+from . import _completion as known
 from . import _options as opt
 from ._output import Output
 
@@ -23,10 +24,16 @@ def export(
     bank: Annotated[Path, typer.Argument(help="bank.json of a run, or a tree file of `entmtp import`.", metavar="BANK")],
     to: Annotated[str, typer.Option(help=f"Engine: {', '.join(ENGINES)}.", autocompletion=lambda: list(ENGINES))],
     policy: Annotated[
-        str, typer.Option(help="Whose tree: auto (what the bank recommends), static, ladder or hysteresis.")
+        str,
+        typer.Option(
+            help="Whose tree: auto (what the bank recommends), static, ladder or hysteresis.", autocompletion=known.policies
+        ),
     ] = "auto",
     tree: Annotated[
-        str | None, typer.Option(help="A tree by label or index, whatever the policy.", show_default="the policy's")
+        str | None,
+        typer.Option(
+            help="A tree by label or index, whatever the policy.", show_default="the policy's", autocompletion=known.trees
+        ),
     ] = None,
     legacy: Annotated[
         bool, typer.Option("--legacy", help="vLLM: the tree that its versions before May 2026 read.", show_default="off")

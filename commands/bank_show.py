@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import _completion as known
 from . import _options as opt
 from ._output import Column, Output, Table
 from ._tables import bank_table, frontier_table, marked, policy_table
@@ -23,6 +24,7 @@ def show(
         typer.Option(
             help="Draw this tree only, with the share of steps at which each node is accepted if the run is there.",
             show_default="all trees of a bank, none of a run",
+            autocompletion=known.trees,
         ),
     ] = None,
     seed: opt.UnusedSeed = 0,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import _completion as known
 from . import _options as opt
 from ._answer import Limits, answer, tell, write_to
 from ._output import Output
@@ -25,7 +26,12 @@ def decode(
         str | None, typer.Argument(help="The prompt; without it, --file or standard input.", show_default="none")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file, byte for byte.", show_default="none")] = None,
-    policy: Annotated[str, typer.Option(help="auto (what the bank recommends), static, ladder, hysteresis, or ar.")] = "auto",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="auto (what the bank recommends), static, ladder, hysteresis, or ar.", autocompletion=known.policies_and_ar
+        ),
+    ] = "auto",
     chat: Annotated[bool, typer.Option("--chat", help="Hold a conversation; an empty line ends it.", show_default="off")] = False,
     guard: Annotated[
         bool, typer.Option("--guard", help="Hold trees back while they are slower than plain decoding.", show_default="off")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import _completion as known
 from . import _options as opt
 from ._output import Output
 from ._session import load_of_bank
@@ -28,7 +29,9 @@ def explain(
         str | None, typer.Argument(help="The prompt; without it, --file or standard input.", show_default="none")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file, byte for byte.", show_default="none")] = None,
-    policy: Annotated[str, typer.Option(help="auto (what the bank recommends), static, ladder or hysteresis.")] = "auto",
+    policy: Annotated[
+        str, typer.Option(help="auto (what the bank recommends), static, ladder or hysteresis.", autocompletion=known.policies)
+    ] = "auto",
     steps: Annotated[int, typer.Option(help="How many steps to tell.", min=1)] = 8,
     model: opt.BankModel = None,
     heads: opt.BankHeads = None,

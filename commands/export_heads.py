@@ -9,6 +9,7 @@ import typer
 
 from entmtp_calib.errors import UsageError
 
+from . import _completion as known
 from . import _options as opt
 from ._output import Output
 
@@ -16,7 +17,7 @@ from ._output import Output
 def export_heads(
     heads: Annotated[str, typer.Argument(help="Shipped heads by name, a folder or a hub name.", metavar="HEADS")],
     out: Annotated[Path, typer.Option(help="Folder for the exported heads; a new or empty one.")],
-    format: Annotated[str, typer.Option(help="hydra (Hydra and Hydra++) or medusa.")],
+    format: Annotated[str, typer.Option(help="hydra (Hydra and Hydra++) or medusa.", autocompletion=known.layouts)],
     base: Annotated[
         str | None, typer.Option(help="Target of the heads; see --model of run.", show_default="the heads' own, else smollm2")
     ] = None,

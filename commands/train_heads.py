@@ -9,6 +9,7 @@ import typer
 
 from entmtp_calib.errors import UsageError
 
+from . import _completion as known
 from . import _options as opt
 from ._output import Column, Output, Table
 from ._session import load
@@ -21,8 +22,10 @@ def train_heads(
         list[str] | None,
         typer.Option(help="TASK[=FILE][:COUNT]: conversations to read with their recorded answers.", show_default="none"),
     ] = None,
-    base: Annotated[str, typer.Option(help="Target to train for; see --model of run.", envvar="ENTMTP_MODEL")] = "smollm2",
-    architecture: Annotated[str, typer.Option(help="hydra, hydra++ or medusa.")] = "hydra",
+    base: Annotated[
+        str, typer.Option(help="Target to train for; see --model of run.", envvar="ENTMTP_MODEL", autocompletion=known.models)
+    ] = "smollm2",
+    architecture: Annotated[str, typer.Option(help="hydra, hydra++ or medusa.", autocompletion=known.architectures)] = "hydra",
     heads: Annotated[int, typer.Option(help="Number of heads.", min=1, max=9)] = 4,
     layers: Annotated[int, typer.Option(help="Blocks per head.", min=1)] = 2,
     vocabulary: Annotated[int, typer.Option(help="Most frequent tokens that heads guess among; 0 for all.", min=0)] = 0,
@@ -30,7 +33,9 @@ def train_heads(
     max_prompt: Annotated[int, typer.Option(help="Longest prompt in tokens.", min=1)] = 320,
     max_new_tokens: opt.MaxNewTokens = 256,
     temperature: Annotated[float, typer.Option(help="At which the target writes; 0 is greedy.", min=0)] = 0.0,
-    labels: Annotated[str, typer.Option(help="soft: the target's distribution; hard: the tokens it wrote.")] = "soft",
+    labels: Annotated[
+        str, typer.Option(help="soft: the target's distribution; hard: the tokens it wrote.", autocompletion=known.labels)
+    ] = "soft",
     depth_weights: Annotated[str, typer.Option(help="Weights of the heads' losses; the last for all deeper heads.")] = "1",
     init: Annotated[str, typer.Option(help="Heads to start from: hydra++ may start from hydra.", show_default="none")] = "",
     depth_shares: Annotated[str, typer.Option(help="Share of positions that each head trains on at a step.")] = "1",
@@ -58,9 +63,9 @@ def train_heads(
 
     screen = Output(json, quiet)
     sources = tuple(parse_source(text) for text in prompts)
-    for given, known, what in ((architecture, ARCHITECTURES, "architecture"), (labels, ("soft", "hard"), "labels")):
-        if given not in known:
-            raise UsageError(f"unknown {what} {given!r}.", f"Known: {', '.join(known)}.")
+    for given, names, what in ((architecture, ARCHITECTURES, "architecture"), (labels, ("soft", "hard"), "labels")):
+        if given not in names:
+            raise UsageError(f"unknown {what} {given!r}.", f"Known: {', '.join(names)}.")
     recipe = HeadRecipe(architecture, heads, layers, vocabulary, sources, tokens, max_prompt, max_new_tokens, seed,
                         TrainingConfig(steps=steps, batch=batch, rate=rate, dropout=dropout, seed=seed, labels=labels,
                                        depth_weights=_weights("weights", depth_weights),

@@ -132,6 +132,9 @@ def test_a_broken_file_is_one_sentence_and_a_strange_variable_a_warning(tmp_path
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Did you mean quiet?" in result.stderr
     assert cli("--help").exit_code == 0
+    assert "Examples:" in cli("show", "--help").stdout
+    assert cli("export", BANK).exit_code == 2
+    assert "quite" in cli("export", BANK).stderr  # not the option that could stand in the file
     Path("entmtp.toml").unlink()
     monkeypatch.setenv("ENTMTP_QUITE", "1")
     result = cli("show", BANK)
@@ -139,11 +142,88 @@ def test_a_broken_file_is_one_sentence_and_a_strange_variable_a_warning(tmp_path
     assert "Did you mean ENTMTP_QUIET?" in " ".join(result.stderr.split())
 
 
-def test_the_shell_completes_commands_and_engines() -> None:
+def test_help_tells_the_defaults_of_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("entmtp.toml").write_text("[export]\npolicy = 'ladder'\n")
+    assert cli("export", "--help").stdout.count("[default: auto]") == 1
+
+
+PAPER_IN = {
+    "flag": (("--preset", "paper"), "", {}),
+    "variable": ((), "", {"ENTMTP_PRESET": "paper"}),
+    "file": ((), "preset = 'paper'\n", {}),
+}
+NODES_IN = {
+    "flag": (("--max-nodes", "7"), "", {}),
+    "variable": ((), "", {"ENTMTP_MAX_NODES": "7"}),
+    "file": ((), "max-nodes = 7\n", {}),
+    "default": ((), "", {}),
+}
+
+
+@pytest.mark.parametrize("preset", PAPER_IN)
+@pytest.mark.parametrize("option", NODES_IN)
+def test_the_higher_place_wins_over_a_preset_too(
+    preset: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags, text, variables = (a + b if not isinstance(a, dict) else a | b
+                              for a, b in zip(PAPER_IN[preset], NODES_IN[option], strict=True))  # fmt: skip
+    Path("entmtp.toml").write_text(text)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+    monkeypatch.setattr("entmtp_calib.commands.pipeline.start_run", lambda _screen, _out, config, *_more: seen.append(config))
+    result = cli("search", "--out", "run", *flags)
+    if option == preset:
+        assert "set by --preset paper" in result.stderr
+        return
+    places = ("flag", "variable", "file", "default")
+    assert seen[0].acceptance == "typical"
+    assert seen[0].max_nodes == (7 if places.index(option) < places.index(preset) else 89)
+
+
+def completed(words: str, shell: str = "bash") -> list[str]:
+    """What the shell offers at the end of a line."""
     code = "from entmtp_calib.commands import main; main()"
-    for words, at, wanted in (("entmtp exp", 1, "export"), ("entmtp export --to med", 3, "medusa")):
-        shell = {"_ENTMTP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
-        found = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | shell, capture_output=True, text=True, check=False
-        ).stdout.split()
-        assert wanted in found
+    place = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1), "_TYPER_COMPLETE_ARGS": words}
+    there = os.environ | place | {"_ENTMTP_COMPLETE": f"complete_{shell}"}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=there, capture_output=True, text=True, check=False
+    ).stdout.split()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("entmtp expo", {"export", "export-heads"}),
+        ("entmtp export --to med", {"medusa"}),
+        ("entmtp run --heads smollm2-h", {"smollm2-hydra", "smollm2-hydra++"}),
+        ("entmtp decode --policy l", {"ladder"}),
+        (f"entmtp show {BANK} --tree n", {"n3-d2"}),
+        (f"entmtp export --to vllm {BANK} --tree d", {"default-63"}),
+        ("entmtp export no-such-file --tree ", set()),
+    ],
+)
+def test_the_shell_completes_commands_values_and_trees(words: str, wanted: set[str]) -> None:
+    assert set(completed(words)) == wanted
+
+
+def test_completed_values_are_those_that_are_taken() -> None:
+    from entmtp_calib.commands import _completion as known
+
+    from entmtp_calib.calibrate import bank_rules, conversations, splits
+    from entmtp_calib.engine import heads
+    from entmtp_calib.engine.loading import EMBEDDED, choose_placement
+    from entmtp_calib.signals import check_asked
+    from entmtp_calib.template import STYLES
+
+    pairs = ((known.turns, conversations.TURNS), (known.long_prompts, splits.LONG_PROMPTS), (known.styles, STYLES),
+             (known.acceptances, splits.ACCEPTANCES), (known.schedules, splits.SCHEDULES), (known.bank_rules, bank_rules.RULES),
+             (known.architectures, heads.ARCHITECTURES), (known.models, EMBEDDED))  # fmt: skip
+    for offered, taken in pairs:
+        assert sorted(offered()) == sorted(taken)
+    for signal in known.signals():
+        check_asked(signal)
+    for dtype in known.dtypes():
+        choose_placement("cpu", dtype)

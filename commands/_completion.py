@@ -1,0 +1,57 @@
+"""What the shell completes: options that take one of a few values, and the trees of the bank that the line names.
+
+Nothing here loads a model or a heavy module. Where nothing is offered, the shell completes names of files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import typer
+
+
+def one_of(*values: str) -> Callable[[], list[str]]:
+    """A completion by fixed values."""
+    return lambda: list(values)
+
+
+devices = one_of("auto", "cpu", "cuda", "mps")
+dtypes = one_of("auto", "float32", "bfloat16", "float16")
+tasks = one_of("humaneval", "gsm8k", "sharegpt", "python-stdlib")
+policies = one_of("auto", "static", "ladder", "hysteresis")
+policies_and_ar = one_of("auto", "static", "ladder", "hysteresis", "ar")
+turns = one_of("first", "all")
+long_prompts = one_of("skip", "cut")
+styles = one_of("auto", "chat", "raw", "vicuna")
+bank_rules = one_of("hull", "conditional")
+acceptances = one_of("exact", "typical")
+schedules = one_of("trace", "joint", "paper")
+presets = one_of("paper")
+architectures = one_of("hydra", "hydra++", "medusa")
+layouts = one_of("hydra", "medusa")
+labels = one_of("soft", "hard")
+models = one_of("smollm2")
+signals = one_of(
+    "auto", *(f"{kind}_{depth}" for kind in ("path_value", "expected_chain") for depth in range(1, 10)),
+    "base_top1", "entropy", "entropy_ema_4", "entropy_ema_16", "accepted_ema_8", "combined",
+)  # fmt: skip
+
+
+def heads() -> list[str]:
+    """Heads that ship with the package."""
+    folder = files("entmtp_calib.data") / "heads"
+    return sorted(item.name for item in folder.iterdir() if item.is_dir()) if folder.is_dir() else []
+
+
+def trees(ctx: typer.Context) -> list[str]:
+    """Labels of the trees in the bank, run folder or tree file that stands on the line already; none where none can be read."""
+    named = [ctx.params.get("bank") or ctx.params.get("path"), *ctx.args]  # behind an open option, arguments are not told apart
+    path = Path(str(next(filter(None, named), "")))
+    try:
+        found = json.loads((path / "bank.json" if path.is_dir() else path).read_bytes())["trees"]
+        return [str(tree["label"]) for tree in found]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
