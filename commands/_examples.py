@@ -6,6 +6,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "entmtp run --out outputs/demo --task humaneval",
         "entmtp run --out outputs/mine --model my-model --heads my-heads --task my-prompts.jsonl",
+        "entmtp run --out outputs/beside --model my-model --heads my-heads --task my-prompts.jsonl --add-trees trees.json",
     ),
     "search": ("entmtp search --out outputs/mine --model my-model --heads my-heads --task my-prompts.jsonl --max-nodes 64",),
     "recalibrate": (

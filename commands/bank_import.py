@@ -33,8 +33,9 @@ def import_(
 ) -> None:
     """Check node lists of other tools and keep them in a tree file.
 
-    Lists may be full or hold leaves only: missing parents are added, and that is said. `entmtp recalibrate --add-trees` and
-    `entmtp time` then measure the trees beside a run's own, and `entmtp export` writes them for engines.
+    Lists may be full or hold leaves only: missing parents are added, and that is said. `entmtp run --add-trees`, or
+    `entmtp recalibrate --add-trees` and `entmtp time`, then measure the trees beside a run's own, and `entmtp export` writes them
+    for engines.
     """
     from entmtp_calib.imports import import_text, trees_to_json
     from entmtp_calib.storage import to_json, write_atomically

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,7 @@ from ._timing import limits, report_profile, report_timing
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.engine.pair import Pair
 
 
 def run(
@@ -58,6 +60,7 @@ def run(
     max_nodes: opt.MaxNodes = 64,
     max_depth: opt.MaxDepth = None,
     trees: opt.Trees = 7,
+    add_trees: opt.AddTrees = None,
     recalibrate_prompts: opt.RecalibratePrompts = 4,
     time_prompts: opt.TimePrompts = 4,
     rounds: opt.TimeRounds = None,
@@ -91,13 +94,15 @@ def run(
     check_asked(signal)  # a typo should not cost the hours before the signal is read
     check_rule(bank_rule, config.rule.lossless)
     timing = limits(rounds, budget) | {"prompts": time_prompts}
-    stages = {"trees": trees, "prompts": recalibrate_prompts}, timing
+    added = _added(add_trees)
+    stages = {"trees": trees, "prompts": recalibrate_prompts} | ({"added": added} if added else {}), timing
     if not fresh and dump_prompts is None and already_there(screen, out, config, *stages, signal, bank_rule):
         screen.finish("run")
         return
     with screen.progress() as tick:
         calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
         calibration.check_signal(signal)
+        _check_depths(added, calibration.pair)
         counts = prompt_counts(screen, calibration, {"recalibrate": recalibrate_prompts, "time": time_prompts})
         screen.say("search: self-rollout and greedy growth")
         frontier = calibration.search()
@@ -106,7 +111,7 @@ def run(
         if held_out:
             screen.table(marked(generalisation_table(held_out), counts))
         screen.say("recalibrate: every tree by itself, on prompts that search did not see")
-        recalibrated = calibration.recalibrate(trees, recalibrate_prompts)
+        recalibrated = calibration.recalibrate(trees, recalibrate_prompts, added=added)
         _report_recalibration(screen, recalibrated, counts)
         screen.say("time: every arm on every prompt, interleaved")
         timed = calibration.time(**timing)
@@ -181,10 +186,8 @@ def recalibrate(
     quiet: opt.Quiet = False,
 ) -> None:
     """Run candidate trees by themselves on new prompts and compare with what the search predicted."""
-    from entmtp_calib.imports import load_trees
-
     screen = Output(json, quiet)
-    added = {label: tree.to_lists() for label, tree in load_trees(add_trees).items()} if add_trees else None
+    added = _added(add_trees)
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         recalibrated = calibration.recalibrate(trees, prompts, fresh, added)
@@ -251,6 +254,22 @@ def fit_thresholds(
     _report_bank(screen, calibration)
     screen.say(f"next: entmtp decode --bank {run_folder / 'bank.json'} 'your prompt'")
     screen.finish("fit-thresholds")
+
+
+def _added(file: Path | None) -> dict[str, list[list[int]]] | None:
+    """Node lists of a tree file by label, or None without one."""
+    from entmtp_calib.imports import load_trees
+
+    return {label: tree.to_lists() for label, tree in load_trees(file).items()} if file else None
+
+
+def _check_depths(added: Mapping[str, Any] | None, pair: Pair) -> None:
+    """Refuse trees that are too deep for the heads before the search has cost its time."""
+    from entmtp_calib.engine.limits import check_depth
+    from entmtp_calib.topology import from_lists
+
+    for label, nodes in (added or {}).items():
+        check_depth(from_lists(nodes, f"tree {label}"), pair.heads)
 
 
 def _report_recalibration(screen: Output, recalibrated: Sequence[Any], counts: Mapping[str, int]) -> None:

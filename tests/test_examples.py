@@ -119,8 +119,13 @@ def _trees_that_cannot_be_measured_are_refused() -> None:
     assert Path("outputs/mine/recalibration.jsonl").read_bytes() == before
 
 
-def test_the_example_of_a_whole_run_does_what_it_says(world: Path) -> None:
+def test_the_examples_of_a_whole_run_do_what_they_say(world: Path) -> None:
+    run_examples("import")
     run_examples("run")
+    assert any(run["arm"] == "mine" for run in _rows("outputs/beside/timings.jsonl"))
+    again = cli(*shlex.split(EXAMPLES["run"][-1])[1:])
+    assert "nothing to do" in again.stderr
+    assert "differs" not in cli("run", "--check", "outputs/beside").stdout
     assert load_bank("outputs/mine/bank.json").target["name"] == "my-model"
 
 
