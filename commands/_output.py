@@ -148,7 +148,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def speak_plainly() -> None:
-    """Let signs that the terminal's encoding lacks be spelled instead of failing."""
+    """Let signs that the terminal's encoding lacks be spelled instead of failing; a closed stream is an empty one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open to the end)
     codecs.register_error("entmtp-spelled", _spelled)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -81,7 +81,7 @@ def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tic
     depth = min(DEFAULT_DEPTH, pair.heads.depth) if config.max_depth is None else config.max_depth
     check_depth(chain(depth), pair.heads)
     config = replace(config, device=str(placement.device), dtype=placement.dtype_name, max_depth=depth)
-    splits, report = load_splits(found, pair.tokenizer, pair.target.max_positions, pair.heads.depth, config)
+    splits, report = load_splits(found, pair.tokenizer, pair.target, pair.heads.depth, config)
     if farm.rank:
         serve(farm, pair, splits, config)
         raise typer.Exit
@@ -108,16 +108,17 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
     """Reopen a run whose options are in the folder; models are loaded when a stage needs them.
 
     Args:
-        log: write to the run's log.
+        log: write to the run's log, and keep other processes from writing in the run.
 
     Raises:
-        UsageError: device, dtype or seed differ from the run's.
+        UsageError: device, dtype or seed differ from the run's. EntmtpError: another process is at work in the run.
     """
     from entmtp_calib.calibrate.farm import farm_from_environment
     from entmtp_calib.calibrate.pipeline import Calibration, serve
     from entmtp_calib.calibrate.prompts import load_prompts
     from entmtp_calib.calibrate.splits import load_splits
     from entmtp_calib.rundir import RunDir
+    from entmtp_calib.storage import hold
 
     run = RunDir.open(path)
     config = run.about["config"]
@@ -128,7 +129,7 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
     def prompts(pair: Pair) -> Splits:
         options = calibration.config
         found = load_prompts(options.task, options.data, None, options.seed, turns=options.turns)
-        return load_splits(found, pair.tokenizer, pair.target.max_positions, pair.heads.depth, options)[0]
+        return load_splits(found, pair.tokenizer, pair.target, pair.heads.depth, options)[0]
 
     def models() -> Pair:
         return load(out, config["model"], config["heads"], config["device"], config["dtype"])
@@ -140,6 +141,7 @@ def open_run(out: Output, path: Path, device: str, dtype: str, seed: int | None,
         serve(farm, calibration.pair, calibration.splits, calibration.config)
         raise typer.Exit
     if log:
+        hold(run.path)
         log_to(run.path)
     return calibration
 

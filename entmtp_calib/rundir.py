@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from entmtp_calib.errors import ArtefactError, UsageError
-from entmtp_calib.storage import Journal, digest, read_json, to_json, write_atomically
+from entmtp_calib.storage import Journal, digest, hold, read_json, to_json, write_atomically
 
 _log = logging.getLogger(__name__)
 FORMAT, VERSION = "entmtp-run", 1
@@ -20,7 +20,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "search": ("rollouts/search", "rollouts/joint", "rollouts/fit", "frontier.json"),
     "recalibrate": ("recalibration.jsonl",),
     "time": ("timings.jsonl",),
-    "fit-thresholds": ("rollouts/test", "bank.json", "study.json"),
+    "fit-thresholds": ("rollouts/test", "rollouts/typical", "bank.json", "study.json"),
 }
 """Stages in order and the files of each."""
 
@@ -64,13 +64,16 @@ class RunDir:
 
         Raises:
             ArtefactError: the folder holds a run of other options or inputs. UsageError: it holds something else.
+            EntmtpError: another process is at work in it.
         """
         fingerprint = digest({"config": config, "inputs": inputs})
         about = {"format": FORMAT, "version": VERSION, "config": config, "inputs": inputs, "fingerprint": fingerprint} | more
         for place in (path, *path.parents):
-            if place.is_file():
+            if place.exists() and not place.is_dir():
                 raise UsageError(f"{place} is a file.", "Give a folder with --out.")
-        if path.exists() and any(not item.name.endswith(".tmp") for item in path.iterdir()):
+        path.mkdir(parents=True, exist_ok=True)
+        hold(path)
+        if any(not item.name.endswith(".tmp") for item in path.iterdir()):
             if not (path / "run.json").exists():
                 raise UsageError(f"{path} is not empty and holds no run.", "Give another folder with --out.")
             if not fresh:

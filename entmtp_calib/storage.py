@@ -1,10 +1,11 @@
-"""Files that are absent or complete, and journals that forgive only a torn last line.
+"""Files that are absent or complete, journals that forgive only a torn last line, and folders that one process writes at a time.
 
 Knows nothing about what it stores.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -16,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from entmtp_calib.errors import ArtefactError
+from entmtp_calib.errors import ArtefactError, EntmtpError
 
 _log = logging.getLogger(__name__)
+_held: dict[tuple[int, int], int] = {}  # folders of this process by device and inode, with what keeps their locks
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -35,6 +37,30 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def hold(folder: Path) -> None:
+    """Keep other processes from writing in a folder until this one ends, however it ends.
+
+    Two processes that append to one journal would give every measurement twice. Where the file system has no locks, nothing is
+    done.
+
+    Raises:
+        EntmtpError: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    place = os.fstat(descriptor)
+    if (place.st_dev, place.st_ino) in _held:
+        os.close(descriptor)
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise EntmtpError(f"another process is at work in {folder}.", "Wait until it has ended, or use another folder.") from None
+    except OSError:
+        _log.info("%s cannot be locked", folder)
+    _held[place.st_dev, place.st_ino] = descriptor
 
 
 def to_json(value: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def config(folder: Path, texts: list[str], sizes: tuple[int, int, int], seed: in
 
 def load(tokenizer: Any, positions: int, options: RunConfig, heads: int = 3) -> tuple[Splits, Report]:
     found = load_prompts(options.task, options.data, None, options.seed, turns=options.turns)
-    return load_splits(found, tokenizer, positions, heads, options)
+    return load_splits(found, tokenizer, SimpleNamespace(max_positions=positions, vocab_size=256), heads, options)
 
 
 def parts(splits: Splits) -> list[list[str]]:
@@ -156,6 +157,37 @@ def test_a_conversation_is_used_once_whatever_its_pieces(tmp_path: Path) -> None
     assert found.skipped == {"another piece of a used conversation": 4 * len(held_out)}
 
 
+@pytest.mark.parametrize("turns", ["first", "all"])
+def test_a_prompt_that_comes_again_is_used_once_so_that_no_part_has_seen_another(tmp_path: Path, turns: str) -> None:
+    options = config(tmp_path, [f"text {n % 6}" for n in range(30)], (9, 6, 3), turns=turns)
+    splits, found = load(Bytes(), 512, options)
+    used = [tuple(ids) for part in splits.parts.values() for _name, ids in part]
+    assert len(used) == len(set(used)) == 6
+    assert dict(found.skipped) == {"the same as another prompt": 24}
+    assert any("6 can be used" in note for note in found.notes)
+
+
+def test_prompts_that_are_cut_to_the_same_tokens_are_one(tmp_path: Path) -> None:
+    texts = ["x" * 4000, "x" * 5000, "a", "b", "c"]
+    splits, found = load(Bytes(), 128, config(tmp_path, texts, (3, 1, 1), max_nodes=8, long_prompts="cut"))
+    assert (sum(splits.counts.values()), found.cut, dict(found.skipped)) == (4, 1, {"the same as another prompt": 1})
+
+
+def test_token_ids_that_the_model_does_not_have_are_left_out(tmp_path: Path) -> None:
+    class Larger(Bytes):
+        def __call__(self, text: str, verbose: bool) -> dict[str, list[int]]:
+            return {"input_ids": [*text.encode(), 256 if text == "new" else 255]}
+
+    splits, found = load(Larger(), 512, config(tmp_path, ["new", "a", "b", "c"], (2, 1, 1)))
+    assert (sum(splits.counts.values()), dict(found.skipped)) == (3, {"tokens that the model does not have": 1})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
+    with pytest.raises(UsageError, match=f"--seed is {seed}"):
+        RunConfig("tiny", "heads", "humaneval", seed=seed)
+
+
 @pytest.mark.parametrize("name", ["search_prompts", "fit_prompts", "test_prompts", "max_new_tokens", "max_nodes", "max_depth"])
 def test_an_option_below_one_is_refused_by_its_flag(name: str) -> None:
     for value in (0, -1):
@@ -174,7 +206,7 @@ def test_no_part_shrinks_to_nothing(tmp_path: Path, prompts: int, wanted: tuple[
 def test_a_prompt_without_tokens_is_not_called_too_long(tmp_path: Path) -> None:
     class Deaf(Bytes):
         def __call__(self, text: str, verbose: bool) -> dict[str, list[int]]:
-            return {"input_ids": [] if text == "silent" else [1, 2]}
+            return {"input_ids": [] if text == "silent" else list(text.encode())}
 
     _splits, found = load(Deaf(), 512, config(tmp_path, ["silent", "a", "b", "c"], (2, 1, 1)))
     assert found.skipped
@@ -243,8 +275,8 @@ def test_with_one_question_a_conversation_all_turns_are_first_turns(tmp_path: Pa
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_all_turns_of_fewer_than_three_conversations_are_refused(tmp_path: Path, threads: int) -> None:
     path = tmp_path / "few.json"
-    turns = [{"from": who, "value": "x"} for _ in range(30) for who in ("human", "gpt")]
-    path.write_text(json.dumps([{"id": n, "conversations": turns} for n in range(threads)]))
+    talks = [[{"from": who, "value": f"x{n}"} for _ in range(30) for who in ("human", "gpt")] for n in range(threads)]
+    path.write_text(json.dumps([{"id": n, "conversations": turns} for n, turns in enumerate(talks)]))
     with pytest.raises(ArtefactError):
         load(Bytes(), 2048, RunConfig("tiny", "heads", str(path), None, "raw", turns="all"))
 

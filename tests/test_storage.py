@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from entmtp_calib.errors import ArtefactError
-from entmtp_calib.storage import Journal, digest, load_arrays, read_json, save_arrays, to_json, write_atomically
+from entmtp_calib.errors import ArtefactError, EntmtpError
+from entmtp_calib.storage import Journal, digest, hold, load_arrays, read_json, save_arrays, to_json, write_atomically
 
 ARRAYS: dict[str, np.ndarray] = {
     "ranks": np.arange(12, dtype=np.int32).reshape(4, 3),
@@ -239,3 +241,32 @@ def test_a_line_nested_too_deeply_is_a_damaged_line(tmp_path: Path) -> None:
     path.write_bytes(b"{}\n" + b"[" * 100_000 + b"\n{}\n")
     with pytest.raises(ArtefactError, match="line 2"):
         Journal(path).rows()
+
+
+HOLDER = (
+    "import sys; from pathlib import Path; from entmtp_calib.storage import hold; hold(Path(sys.argv[1])); print('held'); input()"
+)
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """A process that holds a folder until it reads a line or is killed."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()  # it holds the folder now, or has ended
+    return process
+
+
+def test_a_folder_has_one_process_at_a_time_and_a_killed_one_lets_it_go(tmp_path: Path) -> None:
+    with holder(tmp_path) as first:
+        with pytest.raises(EntmtpError, match="another process is at work") as refusal:
+            hold(tmp_path)
+        first.kill()
+    assert refusal.value.exit_code == 1
+    hold(tmp_path)
+    hold(tmp_path)  # one process may begin several stages
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    with holder(moved) as second:
+        second.kill()
+        assert "at work" in second.communicate()[1]
+    assert list(moved.iterdir()) == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 from entmtp_calib.calibrate.conversations import TURNS
 from entmtp_calib.calibrate.joint_search import SCHEDULES
@@ -73,6 +73,8 @@ class RunConfig:
         if self.acceptance == "typical" and self.schedule == "trace":
             raise UsageError("a trace tells nothing about typical acceptance.", "Use --schedule joint, or paper.")
         _ = self.rule  # refuses values out of range
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed is {self.seed}.", "Give a whole number from 0 to 2^63 - 1.")
 
     @property
     def rule(self) -> Rule:
@@ -136,22 +138,30 @@ class Report:
                 "prompts_cut": self.cut, "length_quantiles": dict(self.lengths), "skipped": dict(self.skipped)}  # fmt: skip
 
 
-def load_splits(found: PromptSet, tokenizer: Any, max_positions: int, heads: int, config: RunConfig) -> tuple[Splits, Report]:
+class Bounds(Protocol):
+    """What prompts must keep to: the target's positions and token ids."""
+
+    max_positions: int
+    vocab_size: int
+
+
+def load_splits(found: PromptSet, tokenizer: Any, target: Bounds, heads: int, config: RunConfig) -> tuple[Splits, Report]:
     """Encode the prompts of a set and divide them.
 
-    Prompts that do not leave room for the text and the largest tree are skipped or cut from the left, and so counted. With first
-    turns, further pieces of a conversation that is used already are skipped; with all turns, a conversation's prompts stay in
-    one part. If there are fewer than asked for, the parts shrink alike.
+    Prompts that do not leave room for the text and the largest tree are skipped or cut from the left, and so counted; so are
+    prompts that were there before, since the parts would share them. With first turns, further pieces of a conversation that is
+    used already are skipped; with all turns, a conversation's prompts stay in one part. If there are fewer than asked for, the
+    parts shrink alike.
 
     Args:
         found: the set, in the order of its choice; what is skipped here is counted there too.
-        max_positions: the target's limit. heads: how many there are.
+        target: whose limits count. heads: how many there are.
 
     Raises:
         UsageError: no room for any prompt. ArtefactError: fewer than three usable prompts, or conversations with all turns.
     """
     resolve_style(tokenizer, config.prompt_style)  # a style that cannot be is no fault of a prompt
-    encoder = _Encoder(tokenizer, _room(max_positions, heads, config), config, found)
+    encoder = _Encoder(tokenizer, target.vocab_size, _room(target.max_positions, heads, config), config, found)
     splits, not_needed = (_first_turns if config.turns == "first" else _all_turns)(found, encoder, config.wanted)
     asked, used = sum(config.wanted), sum(splits.counts.values())
     if used < asked:
@@ -207,9 +217,10 @@ class _Encoder:
         cut: how many prompts were shortened.
     """
 
-    def __init__(self, tokenizer: Any, room: int, config: RunConfig, found: PromptSet) -> None:
-        self.tokenizer, self.room, self.config, self.found = tokenizer, room, config, found
+    def __init__(self, tokenizer: Any, vocabulary: int, room: int, config: RunConfig, found: PromptSet) -> None:
+        self.tokenizer, self.vocabulary, self.room, self.config, self.found = tokenizer, vocabulary, room, config, found
         self.cut = 0
+        self._seen: set[str] = set()
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids, or an empty list for a prompt that was counted and is left out."""
@@ -218,16 +229,29 @@ class _Encoder:
         except TemplateRefusal as refusal:
             self.found.skip("refused by the chat template", refusal.reason[:80], prompt.row)
             return []
-        if not ids:
-            self.found.skip("no tokens", row=prompt.row)
-        elif len(ids) > self.room and self.config.long_prompts == "skip":
-            self.found.skip(TOO_LONG, row=prompt.row)
-            return []
-        elif len(ids) > self.room:
-            self.cut += 1
+        long = len(ids) > self.room
+        if long and self.config.long_prompts == "cut":
             start = ids[:1] if ids[0] == getattr(self.tokenizer, "bos_token_id", None) and self.room > 1 else []
-            return start + ids[len(ids) - self.room + len(start) :]
+            ids = start + ids[len(ids) - self.room + len(start) :]
+        if reason := self._reason(ids):
+            self.found.skip(reason, row=prompt.row)
+            return []
+        self.cut += long
         return ids
+
+    def _reason(self, ids: list[int]) -> str:
+        """Why token ids cannot be a prompt; an empty text if they can."""
+        if not ids:
+            return "no tokens"
+        if len(ids) > self.room:
+            return TOO_LONG
+        if max(ids) >= self.vocabulary:
+            return "tokens that the model does not have"
+        key = digest(ids)
+        if key in self._seen:
+            return "the same as another prompt"
+        self._seen.add(key)
+        return ""
 
 
 def _room(max_positions: int, heads: int, config: RunConfig) -> int:
