@@ -87,7 +87,7 @@ def arms_table(bank: Any) -> Table:
     rows = [{"arm": label, "tokens_per_s": rate, "kept": "kept" if label in kept else ""} for label, rate in found.items()]
     columns = (Column("arm", "arm"), Column("tokens_per_s", "tokens/s", ".1f"), Column("kept", "in the bank"))
     title = "Arms on the fit prompts: replayed tokens per step over measured seconds per step"
-    if not bank.evaluation.get("policies"):
+    if bank.acceptance["rule"] != "exact":
         title = "Arms on the timed prompts: measured tokens per second"
     return _of_bank(Table("arms", title, columns, rows), bank)
 
@@ -127,7 +127,8 @@ def policy_table(bank: Any) -> Table:
                Column("cross_validated", "× static, held out", ".3f"), Column("test_tokens_per_s", "tokens/s, test", ".1f"),
                Column("gain", "× static", ".3f"), Column("interval", "95 % interval"), Column("headroom", "headroom", ".0%"),
                Column("random_tokens_per_s", "at random", ".1f"), Column("switches", "switches/100", ".1f"))  # fmt: skip
-    return _of_bank(Table("policies", f"Policies on {bank.signal}, by replay with measured step costs", columns, rows), bank)
+    how = "by replay" if bank.acceptance["rule"] == "exact" else "by rollouts, not lossless,"
+    return _of_bank(Table("policies", f"Policies on {bank.signal}, {how} with measured step costs", columns, rows), bank)
 
 
 def describe(policy: Any, bank: Any) -> str:

@@ -116,7 +116,7 @@ def run(
         screen.say("time: every arm on every prompt, interleaved")
         timed = calibration.time(**timing)
         report_timing(screen, calibration, timed, counts)
-        screen.say("fit-thresholds: policies by replay")
+        screen.say("fit-thresholds: policies by replay" if config.rule.lossless else "fit-thresholds: policies by rollouts")
         calibration.fit(signal, timed, recalibrated, rule=bank_rule)
     _report_bank(screen, calibration)
     side_by_side(screen, calibration)
@@ -293,7 +293,7 @@ def _report_bank(screen: Output, calibration: Calibration) -> None:
     screen.keep(bank_file=str(calibration.run.file("bank.json")), recommended=bank.recommended,
                 prompts_used=bank.prompts.get("prompts_used", {}), too_small_to_trust=bank.too_small_to_trust)  # fmt: skip
     if bank.acceptance["rule"] != "exact":
-        screen.text("Typical acceptance is not lossless: the text depends on the tree. Only the best static tree is offered.")
-    else:
-        for sentence in verdict(bank):
-            screen.text(sentence)
+        screen.text("Typical acceptance is not lossless: the text depends on the tree. Policies are fitted on recorded steps, as "
+                    "if a choice did not change how well later steps go, and judged by rollouts of their own.")  # fmt: skip
+    for sentence in verdict(bank):
+        screen.text(sentence)

@@ -106,7 +106,8 @@ def test_typical_acceptance_from_search_to_bank(
     assert "log probability" in result.stdout
     document = json.loads((tmp_path / "r" / "bank.json").read_text())
     assert document["acceptance"] == {"rule": "typical", "temperature": 1.0, "epsilon": 0.001, "alpha": 0.3}
-    assert list(document["policies"]) == ["static"]
+    assert set(document["policies"]) == {"static", "ladder", "hysteresis"}
+    assert "not lossless" in document["evaluation"]["method"]
     frontier = json.loads((tmp_path / "r" / "frontier.json").read_text())
     assert all(growth["forwards"] > 0 for growth in frontier["growths"])
     before = (tmp_path / "r" / "frontier.json").read_bytes()

@@ -6,13 +6,12 @@ Numpy only; policies are replayed, nothing is decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
-from math import isnan, nan
+from math import isnan
 from typing import Any
 
 from entmtp_calib.bank import BankTree, TopologyBank
-from entmtp_calib.calibrate.bank_rules import hull
 from entmtp_calib.calibrate.ceiling import headroom_share, oracle, random_switching
 from entmtp_calib.calibrate.combined_signal import signal_for
 from entmtp_calib.calibrate.held_out import Fit, held_out
@@ -30,10 +29,10 @@ from entmtp_calib.calibrate.thresholds import (
     gain,
 )  # fmt: skip
 from entmtp_calib.calibrate.timing import Timed
-from entmtp_calib.policy import Policy, Static
+from entmtp_calib.policy import Policy
 from entmtp_calib.provenance import machine, provenance
 from entmtp_calib.replay import Replayer
-from entmtp_calib.signals import AUTO, COMBINED, Signal, signal_names
+from entmtp_calib.signals import AUTO, Signal, signal_names
 from entmtp_calib.trust import too_few
 
 STUDY_BINS = 3
@@ -64,7 +63,7 @@ class Fitted:
 
     asked: the signal that was asked for; oracle_fit, oracle_test: tokens per second of the oracle, which drafts only what it
     uses; oracle_shared: of one that drafts as a switching policy does, on the test prompts; study: what each signal tells, if it
-    was asked; measured: policies that rest on timings alone, where nothing can be replayed; the replayed figures are NaN then.
+    was asked; method: how the policies were judged. Where the text depends on the tree, rates are measured and not replayed.
     """
 
     signal: Signal
@@ -74,18 +73,17 @@ class Fitted:
     costs: Costs
     policies: list[Judged]
     recommended: str
-    oracle_fit: float = nan
-    oracle_test: float = nan
-    oracle_shared: float = nan
-    correlation: float = nan
+    oracle_fit: float
+    oracle_test: float
+    oracle_shared: float
+    correlation: float
     study: Sequence[Studied] = ()
-    measured: Mapping[str, Policy] = field(default_factory=dict)
     method: str = "replay with measured step costs, prefill left out"
 
     @property
     def rules(self) -> dict[str, Policy]:
-        """The policies by name: those that were replayed, or else those that were only measured."""
-        return {judged.name: judged.fit.policy for judged in self.policies} or dict(self.measured)
+        """The policies by name."""
+        return {judged.name: judged.fit.policy for judged in self.policies}
 
 
 def fit_policies(
@@ -161,19 +159,6 @@ def recommend(policies: Sequence[Judged]) -> str:
     return max(better, key=lambda judged: judged.cross_validated.ratio).name if better else "static"
 
 
-def fit_measured(signal: str, arms: Sequence[Timed]) -> Fitted:
-    """The bank and its best tree by measured tokens per second alone, for acceptance that cannot be replayed.
-
-    Policies that switch would need rollouts of their own; there are none, and `signal` is only written down.
-    """
-    rates = {arm.label: arm.tokens_per_s for arm in arms}
-    kept = hull(arms, rates)
-    costs = Costs(tuple(arm.seconds_per_step for arm in kept), tuple(arm.draft_seconds for arm in kept), (0.0,) * len(kept))
-    best = Static(len(kept) - 1)  # the hull's last member is its fastest
-    named = Signal("base_top1" if signal in (AUTO, COMBINED) else signal)
-    return Fitted(named, signal, kept, rates, costs, [], "static", measured={"static": best})
-
-
 def make_bank(
     config: Mapping[str, Any], inputs: Mapping[str, Any], end_ids: Sequence[int], device: str, acceptance: Mapping[str, Any],
     fitted: Fitted, recalibrated: Sequence[Recalibrated], prompts: Mapping[str, Any],
@@ -213,9 +198,6 @@ def _bank_tree(arm: Timed, accept: float) -> BankTree:
 
 
 def _evaluation(fitted: Fitted) -> dict[str, Any]:
-    if not fitted.policies:
-        return {"method": "measured end to end, prefill included; nothing is replayed", "policies": {},
-                "arms_fit_tokens_per_s": dict(fitted.rates), "signal_asked": fitted.asked}  # fmt: skip
     rows = {
         judged.name: {"fit_tokens_per_s": judged.fit.tokens_per_s, "test_tokens_per_s": judged.test.tokens_per_s,
                       "test_mean_accept": judged.test.mean_accept, "switches_per_100_steps": judged.test.switches,

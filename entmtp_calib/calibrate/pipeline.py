@@ -7,28 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from entmtp_calib.calibrate.bank_rules import HULL, check_rule, choose_bank
+from entmtp_calib.calibrate.bank_rules import HULL, check_rule
 from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
 from entmtp_calib.calibrate.cost_model import Predicted
 from entmtp_calib.calibrate.farm import Farm
-from entmtp_calib.calibrate.fitting import Fitted, fit_measured, fit_policies, make_bank
+from entmtp_calib.calibrate.fit_stage import by_replay, by_rollouts
+from entmtp_calib.calibrate.fitting import Fitted, make_bank
 from entmtp_calib.calibrate.generalisation import Generalisation, generalisation
 from entmtp_calib.calibrate.joint_search import grow_jointly, joint_rollout, joint_work
 from entmtp_calib.calibrate.recalibrate import Recalibrated, recalibrate, rollout_work
 from entmtp_calib.calibrate.rollout import self_rollout, trace_work
 from entmtp_calib.calibrate.rounds import time_arms
-from entmtp_calib.calibrate.scheduler_study import other_orders, study_json
 from entmtp_calib.calibrate.search import Frontier, Growth, frontier_from_json, search
 from entmtp_calib.calibrate.splits import Encoded, Report, RunConfig, Splits
-from entmtp_calib.calibrate.switching_costs import SwitchingCosts
-from entmtp_calib.calibrate.thresholds import replayed_rates
 from entmtp_calib.calibrate.time_stage import progress, race_of, speeds
-from entmtp_calib.calibrate.timing import AR_AGAIN, Timed
+from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.engine.acceptance import GREEDY, Exact
 from entmtp_calib.engine.limits import check_depth
 from entmtp_calib.engine.pair import Pair
@@ -36,7 +33,6 @@ from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.evidence import Trace
 from entmtp_calib.provenance import machine, provenance
-from entmtp_calib.replay import Replayer
 from entmtp_calib.rundir import STAGES, RunDir
 from entmtp_calib.signals import AUTO, signal_depth
 from entmtp_calib.storage import Journal, read_json, to_json, write_atomically
@@ -207,30 +203,13 @@ class Calibration:
         """
         self.check_signal(signal)
         check_rule(rule, self.config.rule.lossless)
-        arms = [arm for arm in timed if arm.label != AR_AGAIN]
-        fitted = self._fit_by_replay(signal, timed, studied, rule) if self.config.rule.lossless else fit_measured(signal, arms)
+        fitted = by_replay(self, signal, timed, studied, rule) if self.config.rule.lossless else by_rollouts(self, signal, timed)
         prompts = self.run.about.get("prompts", {}) | {"prompts_used": prompts_used(self.run)}
         bank_file = make_bank(
             asdict(self.config), self.run.about["inputs"], sorted(self.pair.target.end_ids),
             str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
         )  # fmt: skip
         replace(bank_file, evaluation={**bank_file.evaluation, "bank_rule": rule}).save(self.run.file("bank.json"))
-        return fitted
-
-    def _fit_by_replay(self, signal: str, timed: Sequence[Timed], studied: bool, rule: str) -> Fitted:
-        fit_traces, test_traces = self.traces("fit"), self.traces("test")
-        arms = [arm for arm in timed if arm.label != AR_AGAIN]
-        rates = replayed_rates(arms, fit_traces)
-        kept = choose_bank(rule, signal, timed, rates, fit_traces)
-        costs = SwitchingCosts(self.pair, kept, self.config.rule, Journal(self.run.file("timings.jsonl")))
-        fit, test = (Replayer(costs.trees, traces) for traces in (fit_traces, test_traces))
-        tick = partial(self.tick, "signals")
-        fitted = fit_policies(signal, kept, rates, costs.of, fit, test, self.config.seed, studied, tick)
-        path = self.run.file("study.json")
-        path.unlink(missing_ok=True)
-        if fitted.study:
-            orders = other_orders(fitted, arms, costs, fit, test, self.splits, self.tick) if studied else {}
-            write_atomically(path, to_json(study_json(fitted, orders)))
         return fitted
 
     def check_signal(self, signal: str) -> None:
