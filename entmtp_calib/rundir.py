@@ -20,7 +20,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "search": ("rollouts/search", "rollouts/joint", "rollouts/fit", "frontier.json"),
     "recalibrate": ("recalibration.jsonl",),
     "time": ("timings.jsonl",),
-    "fit-thresholds": ("rollouts/test", "rollouts/typical", "rollouts/typical", "bank.json", "study.json"),
+    "fit-thresholds": ("rollouts/test", "rollouts/typical", "bank.json", "study.json"),
 }
 """Stages in order and the files of each."""
 
