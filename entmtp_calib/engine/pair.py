@@ -53,6 +53,8 @@ def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
     loaded = load_heads(heads) if heads else None  # first: it is quick, and a typo should be
     target, tokenizer = load_target(model, placement)
     texts = [encode([("user", text)], tokenizer) for text in _SANITY_TEXTS]
+    for ids in texts:
+        target.check(ids)
     check_tree_attention(target, _enough(texts, target.vocab_size))
     if loaded is None:
         return Pair(target, tokenizer, placement, None, None)

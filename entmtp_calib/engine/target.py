@@ -7,13 +7,14 @@ our own cache, so a new release of transformers can break this page and no other
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from entmtp_calib.engine.kv_cache import KVCache
-from entmtp_calib.errors import ArtefactError
+from entmtp_calib.errors import ArtefactError, UsageError
 
 PREFILL_CHUNK = 512
 _RECURRENT = ("linear_attention", "mamba", "recurrent", "conv", "ssm", "rwkv")
@@ -91,6 +92,18 @@ class Target:
         kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         return int(kv_heads) * self.layer_shape[0], int(getattr(config, "intermediate_size", None) or 4 * self.hidden_size)
 
+    def check(self, ids: Sequence[int]) -> None:
+        """Refuse token ids that the model does not have: a tokenizer may know more.
+
+        Raises:
+            UsageError: there is one.
+        """
+        if ids and max(ids) >= self.vocab_size:
+            raise UsageError(
+                f"the text has token {max(ids)} and {self.name} has {self.vocab_size} tokens.",
+                "Leave it out of the text, or use the model's own tokenizer.",
+            )
+
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache of `capacity` slots for this model, and one of scratch."""
         return KVCache(self.layers, capacity + 1)
@@ -155,7 +168,11 @@ class Target:
 
         Returns:
             Logits of the last token only `[1, 1, vocabulary]`, hidden states of all `[1, length, hidden]`.
+
+        Raises:
+            UsageError: see `check`.
         """
+        self.check(ids[0].tolist())
         length = held + ids.shape[1]
         columns = torch.arange(length, device=ids.device)
         pieces = []

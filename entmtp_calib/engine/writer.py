@@ -40,7 +40,12 @@ def write(
 
     Yields:
         `(index of the prompt, its new token ids)`, a batch at a time, in the order of their lengths.
+
+    Raises:
+        UsageError: a token id that the target does not have.
     """
+    for ids in prompts:
+        target.check(ids)
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     for start in range(0, len(order), batch):
         members = order[start : start + batch]

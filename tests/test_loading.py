@@ -1,0 +1,119 @@
+"""Models whose folder lacks something, or whose tokenizer knows more than they do: a sentence, never random weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import byte_tokenizer, cli
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from entmtp_calib.engine.loading import choose_placement, load_target
+from entmtp_calib.engine.pair import load_pair
+from entmtp_calib.engine.stopping import StopRule
+from entmtp_calib.engine.target import Target
+from entmtp_calib.engine.writer import write
+from entmtp_calib.errors import ArtefactError, UsageError
+
+PLACEMENT = choose_placement("cpu", "float32")
+Tensors = dict[str, Tensor]
+
+
+def changed(model: Path, to: Path, change: Callable[[Tensors], Tensors]) -> Path:
+    """A copy of a saved model with other weights."""
+    shutil.copytree(model, to)
+    save_file(change(load_file(to / "model.safetensors")), to / "model.safetensors", {"format": "pt"})
+    return to
+
+
+def without(*words: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {key: value for key, value in tensors.items() if not any(word in key for word in words)}
+
+
+def test_a_tensor_that_is_missing_is_named_and_no_random_one_takes_its_place(tmp_path: Path, tiny_folder: Path) -> None:
+    for number, word in enumerate(("layers.1.mlp.up_proj", "lm_head", "embed_tokens", "model.norm")):
+        with pytest.raises(ArtefactError, match=rf"lack .*{word}"):
+            load_target(str(changed(tiny_folder, tmp_path / str(number), without(word))), PLACEMENT)
+    with pytest.raises(ArtefactError, match=r"lack model.layers.0.* and 8 more"):
+        load_target(str(changed(tiny_folder, tmp_path / "layer", without("layers.0"))), PLACEMENT)
+
+
+def test_tensors_beside_those_of_the_model_do_no_harm(tmp_path: Path, tiny_folder: Path) -> None:
+    more = changed(tiny_folder, tmp_path / "more", lambda tensors: tensors | {"mtp.layers.0.weight": torch.zeros(3, 3)})
+    assert load_target(str(more), PLACEMENT)[0].identity == load_target(str(tiny_folder), PLACEMENT)[0].identity
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe{", b"[" * 100_000])
+def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path, tiny_folder: Path, name: str, content: bytes) -> None:
+    """The end tokens of a broken generation configuration would be lost in silence."""
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    (tmp_path / "model" / name).write_bytes(content)
+    with pytest.raises(ArtefactError, match=name) as refusal:
+        load_target(str(tmp_path / "model"), PLACEMENT)
+    assert refusal.value.hint
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("content", [None, b"", b"x", b"\xff" * 100])
+def test_a_file_that_is_missing_or_damaged_is_a_sentence(
+    tmp_path: Path, tiny_folder: Path, name: str, content: bytes | None
+) -> None:
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    path = tmp_path / "model" / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArtefactError, match="cannot be loaded"):
+        load_target(str(tmp_path / "model"), PLACEMENT)
+
+
+def test_an_empty_name_is_no_folder() -> None:
+    with pytest.raises(ArtefactError, match="empty"):
+        load_target("", PLACEMENT)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    """The tiny model with a tokenizer that has one token more than it."""
+    folder = tmp_path_factory.mktemp("larger") / "model"
+    shutil.copytree(tiny_folder, folder)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_rows_with_tokens_that_the_model_lacks_are_left_out(
+    tmp_path: Path, larger: Path, tiny_heads: Path, prompt_file: Path
+) -> None:
+    task = tmp_path / "p.jsonl"
+    task.write_text("".join(json.dumps({"prompt": f"{'<new>' * (n % 3 == 0)}Q{n}"}) + "\n" for n in range(12)))
+    result = cli("search", "--out", tmp_path / "run", "--model", larger, "--heads", tiny_heads, "--task", task, "--json",
+                 "--search-prompts", 4, "--fit-prompts", 3, "--test-prompts", 2, "--max-new-tokens", 8, "--max-nodes", 4,
+                 "--dtype", "float32")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    rows = {row["what"]: row["prompts"] for row in json.loads(result.stdout)["prompts"]}
+    assert rows == {"kept": 8, "skipped: tokens that the model does not have": 4}
+
+
+def test_a_text_with_tokens_that_the_model_lacks_is_refused_before_it_is_run(target: Target) -> None:
+    for ids in ([1, target.vocab_size], [10**9]):
+        with pytest.raises(UsageError, match=f"token {ids[-1]} and tiny has {target.vocab_size}"):
+            target.prefill(torch.tensor([ids]), target.new_cache(4))
+        with pytest.raises(UsageError, match=f"token {ids[-1]}"):
+            list(write(target, [[1], ids], StopRule(frozenset(), 3)))
+
+
+def test_a_tokenizer_of_another_model_is_told_before_any_check(tmp_path: Path, tiny_folder: Path) -> None:
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["the"])
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(UsageError, match=r"token 257 and .* has 257"):
+        load_pair(str(tmp_path / "model"), None, PLACEMENT)
