@@ -1,4 +1,4 @@
-"""Policies: which tree of a bank comes next, given the one in use and this step's signal.
+"""Policies: which tree of a bank comes next, or how many nodes of a draft, given what is in use and this step's signal.
 
 Frozen, pure, without torch: the same object drives the decoder, one step at a time, and is replayed over many texts at once.
 """
@@ -8,30 +8,33 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from entmtp_calib.errors import ArtefactError
+from entmtp_calib.topology import Topology, from_lists
 
 Indices = NDArray[np.int64]
 
 
 class Policy(Protocol):
-    """A pure transition function over the indices of a bank."""
+    """A pure transition function over indices: of a bank's trees, or of a dynamic policy's own sizes."""
 
     @property
     def kind(self) -> str:
-        """ "static", "ladder" or "hysteresis"."""
+        """ "static", "ladder", "hysteresis" or "dynamic"."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Indices of the bank that it can choose, ascending."""
+        """Indices that it can choose, ascending."""
 
     def next(self, index: int, signal: float) -> int:
-        """Index of the tree for this step."""
+        """Index for this step."""
 
     def next_many(self, index: Indices, signal: NDArray[np.float64]) -> Indices:
         """The same for many texts side by side, `[texts]` each."""
@@ -74,14 +77,7 @@ class Ladder:
     kind = "ladder"
 
     def __post_init__(self) -> None:
-        if len(self.edges) != len(self.trees) - 1:
-            raise ArtefactError(
-                f"a ladder over {len(self.trees)} trees needs {len(self.trees) - 1} edges, not {len(self.edges)}."
-            )
-        if not all(math.isfinite(edge) for edge in self.edges):
-            raise ArtefactError("a ladder's edges must be finite numbers.")
-        if any(low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)):
-            raise ArtefactError(f"a ladder's edges must rise: {list(self.edges)}.")
+        _check_edges("ladder", self.edges, len(self.trees), "trees")
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -141,37 +137,76 @@ def hysteresis(on: Any, off: Any, low: Any, high: Any, index: Indices, signal: N
     return np.where(signal >= on, high, np.where(stays, index, low))
 
 
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """A tree made anew at every step: of a drafted tree the nodes with the greatest path values (after EAGLE-2).
+
+    K bins of the signal as for `Ladder`, each with how many nodes are taken; an index is the number of a bin. With one bin no
+    signal is read.
+
+    Raises:
+        ArtefactError: edges as for `Ladder`, no node, or more nodes than are drafted.
+    """
+
+    edges: tuple[float, ...]
+    sizes: tuple[int, ...]
+    drafted: Topology
+    kind = "dynamic"
+
+    def __post_init__(self) -> None:
+        _check_edges("dynamic policy", self.edges, len(self.sizes), "sizes")
+        wrong = [size for size in self.sizes if not 1 <= size <= self.drafted.size]
+        if wrong:
+            raise ArtefactError(f"the sizes of a dynamic policy are 1 to {self.drafted.size}, its drafted nodes, not {wrong[0]}.")
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(range(len(self.sizes)))
+
+    def next(self, index: int, signal: float) -> int:
+        return bisect_right(self.edges, signal)
+
+    def next_many(self, index: Indices, signal: NDArray[np.float64]) -> Indices:
+        return np.searchsorted(self.edges, signal, side="right").astype(np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"edges": list(self.edges), "sizes": list(self.sizes), "drafted": self.drafted.to_lists()}
+
+
+def _check_edges(what: str, edges: tuple[float, ...], bins: int, of: str) -> None:
+    if len(edges) != bins - 1:
+        raise ArtefactError(f"a {what} over {bins} {of} needs {bins - 1} edges, not {len(edges)}.")
+    if not all(math.isfinite(edge) for edge in edges):
+        raise ArtefactError(f"the edges of a {what} must be finite numbers.")
+    if any(low >= high for low, high in pairwise(edges)):
+        raise ArtefactError(f"the edges of a {what} must rise: {list(edges)}.")
+
+
 def policy_from_json(kind: str, value: Any, trees: int) -> Policy:
     """Read a policy of a bank.
 
     Args:
-        kind: "static", "ladder" or "hysteresis".
+        kind: name of the policy, see `Policy.kind`.
         value: what `to_json` wrote.
         trees: number of trees in the bank.
 
     Raises:
         ArtefactError: a field that is missing, of the wrong type, unknown, or an index outside the bank.
     """
-    known: dict[str, dict[str, type]] = {
-        "static": {"index": int},
-        "ladder": {"edges": list, "trees": list},
-        "hysteresis": {"on": float, "off": float, "low": int, "high": int},
+    known: dict[str, tuple[Callable[..., Policy], dict[str, type]]] = {
+        "static": (Static, {"index": int}),
+        "ladder": (Ladder, {"edges": list, "trees": list}),
+        "hysteresis": (Hysteresis, {"on": float, "off": float, "low": int, "high": int}),
+        "dynamic": (Dynamic, {"edges": list, "sizes": list, "drafted": Topology}),
     }
-    fields = known.get(kind)
-    if fields is None:
-        raise ArtefactError(f"unknown policy {kind!r}.", "Known: static, ladder, hysteresis.")
+    if kind not in known:
+        raise ArtefactError(f"unknown policy {kind!r}.", f"Known: {', '.join(known)}.")
+    make, fields = known[kind]
     if not isinstance(value, dict) or set(value) != set(fields):
         raise ArtefactError(f"policy {kind!r} must have the fields {', '.join(fields)}.")
-    read = {name: _read(kind, name, value[name], wanted) for name, wanted in fields.items()}
-    policy: Policy
-    if kind == "static":
-        policy = Static(**read)
-    elif kind == "ladder":
-        policy = Ladder(**read)
-    else:
-        policy = Hysteresis(**read)
+    policy = make(**{name: _read(kind, name, value[name], wanted) for name, wanted in fields.items()})
     outside = [index for index in policy.members if not 0 <= index < trees]
-    if outside:
+    if outside and not isinstance(policy, Dynamic):
         raise ArtefactError(f"policy {kind!r} names tree {outside[0]}, and the bank has {trees} trees.")
     return policy
 
@@ -183,12 +218,15 @@ def _fits_float(value: int | float) -> bool:
 
 def _read(kind: str, name: str, value: Any, wanted: type) -> Any:
     number = (int, float)
+    if wanted is Topology:
+        return from_lists(value, f"field {name!r} of policy {kind!r}")
     if wanted is int and type(value) is int:
         return value
     if wanted is float and type(value) in number and _fits_float(value):
         return float(value)
     if wanted is list and isinstance(value, list):
-        items = (int,) if name == "trees" else number
+        whole = name != "edges"
+        items = (int,) if whole else number
         if all(type(item) in items and _fits_float(item) for item in value):
-            return tuple(value if name == "trees" else map(float, value))
+            return tuple(value if whole else map(float, value))
     raise ArtefactError(f"field {name!r} of policy {kind!r} has the value {value!r}, which is not what belongs there.")

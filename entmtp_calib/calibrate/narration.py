@@ -16,7 +16,7 @@ from torch import Tensor
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.engine.acceptance import Accepted, rule_from
 from entmtp_calib.engine.decoder import Decoder, Step
-from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.layout import Rows
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.policy import Hysteresis, Ladder, Policy
@@ -79,8 +79,8 @@ class _Witness(Decoder):
 
     seen: tuple[tuple[Node, ...], list[int], list[bool]] | None = None
 
-    def accept(self, layout: TreeLayout, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
-        self.seen = (layout.topology.nodes, tokens[1:].tolist(), right[1:].tolist())
+    def accept(self, layout: Rows, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
+        self.seen = (layout.nodes(), tokens[1:].tolist(), right[1:].tolist())
         return super().accept(layout, tokens, right, score)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.layout import Rows
 from entmtp_calib.engine.noise import Perturbation, gumbel
 from entmtp_calib.errors import ArtefactError, UsageError
 
@@ -47,15 +47,15 @@ class Rule(Protocol):
         """Plain values that `rule_from` reads; seeds are no part of a rule."""
         ...
 
-    def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
+    def choose(self, layout: Rows, logits: Tensor, start: int | Tensor) -> Tensor:
         """The token after every row, int64 `[rows]`.
 
         Args:
-            logits: `[rows, vocabulary]`; start: position of the root in the whole text.
+            logits: `[rows, vocabulary]`; start: position of the root in the whole text, a number or int64 `[1]`.
         """
         ...
 
-    def judge(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
+    def judge(self, layout: Rows, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Whether every row is a right continuation of its parent, and what decides between right rows of one depth.
 
         Returns:
@@ -106,10 +106,10 @@ class Exact:
         more = {"top_k": self.top_k, "top_p": self.top_p, "coupled": self.coupled} if self.temperature else {}
         return {"rule": "exact", "temperature": self.temperature, **more}
 
-    def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
+    def choose(self, layout: Rows, logits: Tensor, start: int | Tensor) -> Tensor:
         if not self.temperature:
             return logits.max(-1).indices
-        positions = torch.arange(start + 1, start + 2 + layout.depth, device=logits.device)  # rows of one depth share theirs
+        positions = torch.arange(1, 2 + layout.depth, device=logits.device) + start  # rows of one depth share theirs
         noise = self.noise(positions, logits.shape[-1])
         return (self.filtered(logits) + noise[layout.depths]).max(-1).indices
 
@@ -128,7 +128,7 @@ class Exact:
         seeds = torch.full_like(positions, self.seed) if seeds is None else seeds
         return gumbel(seeds, positions, torch.arange(vocabulary, device=positions.device))
 
-    def judge(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
+    def judge(self, layout: Rows, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
         return tokens == choices[layout.parents], None  # siblings differ, so at most one path is right
 
     def filtered(self, logits: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class Exact:
         if self.top_p < 1:
             ordered, order = wide.sort(dim=-1, descending=True, stable=True)
             before = ordered.softmax(-1).cumsum(-1).roll(1, -1)
-            before[..., 0] = 0
+            before[..., :1].fill_(0)
             dropped = torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= self.top_p)
             wide = wide.masked_fill(dropped, float("-inf"))
         return wide
@@ -175,16 +175,16 @@ class Typical:
     def about(self) -> dict[str, Any]:
         return {"rule": "typical", "temperature": self.temperature, "epsilon": self.epsilon, "alpha": self.alpha}
 
-    def choose(self, layout: TreeLayout, logits: Tensor, start: int) -> Tensor:
+    def choose(self, layout: Rows, logits: Tensor, start: int | Tensor) -> Tensor:
         return logits.max(-1).indices
 
-    def judge(self, layout: TreeLayout, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
+    def judge(self, layout: Rows, tokens: Tensor, logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor | None]:
         logp = (logits.float() / self.temperature).log_softmax(-1)
         entropy = -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
         bound = torch.clamp(self.alpha * torch.exp(-entropy), max=self.epsilon)[layout.parents]
         own = logp[layout.parents, tokens]
         right = own.exp() > bound
-        own[0] = 0
+        own[:1].fill_(0)
         return right, (layout.mask * own).sum(-1)
 
 
@@ -208,7 +208,7 @@ def rule_from(about: Mapping[str, Any], seed: int = 0) -> Rule:
     raise ArtefactError(f"acceptance {dict(about)} is not known.", "Known rules: exact, typical.")
 
 
-def accept(layout: TreeLayout, right: Tensor, score: Tensor | None = None, members: Tensor | None = None) -> Accepted:
+def accept(layout: Rows, right: Tensor, score: Tensor | None = None, members: Tensor | None = None) -> Accepted:
     """The longest path on which every node is right; of several, the one with the largest score, then the first.
 
     Args:
@@ -221,11 +221,11 @@ def accept(layout: TreeLayout, right: Tensor, score: Tensor | None = None, membe
     length, row = reach.max(0)
     if score is not None:
         row = score.masked_fill(reach < length, float("-inf")).max(0).indices
-    return Accepted(row, length, layout.paths[row])
+    return Accepted(row, length, layout.paths.index_select(0, row.reshape(1))[0])
 
 
-def closure(layout: TreeLayout, right: Tensor) -> Tensor:
+def closure(layout: Rows, right: Tensor) -> Tensor:
     """Rows that are right and whose ancestors all are, bool `[rows]`; the root always is."""
     right = right.clone()
-    right[0] = True
+    right[:1].fill_(True)  # assigning to `right[0]` would copy the value from the host
     return ~(layout.mask & ~right).any(-1)

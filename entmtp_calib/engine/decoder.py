@@ -19,15 +19,16 @@ from entmtp_calib.engine.acceptance import GREEDY, Accepted, Rule, accept
 from entmtp_calib.engine.context import Context
 from entmtp_calib.engine.drafter import Draft, Drafter, draft_tree, entropy_of, top_logp
 from entmtp_calib.engine.kv_cache import KVCache
-from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.layout import Rows, TreeLayout
 from entmtp_calib.engine.limits import check_depth, fit
+from entmtp_calib.engine.parts import by_value, drafted_for, parts_of
 from entmtp_calib.engine.sight import seen
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.guard import OFF, Guard
-from entmtp_calib.policy import Policy
+from entmtp_calib.policy import Dynamic, Policy
 from entmtp_calib.signals import Memory, Signal
-from entmtp_calib.topology import Topology, chain, union
+from entmtp_calib.topology import Topology
 
 NO_ROOM = -1
 """`Step.index` when the context had no room for the chosen tree and the step went on without one."""
@@ -40,7 +41,7 @@ class Step:
     """One step: the root and the drafts that were accepted behind it.
 
     tokens: committed ids, root first, nothing after an end token or past the cap; accepted: committed drafts, `len(tokens) - 1`;
-    index: tree of the bank that was verified, NO_ROOM or HELD; signal: what the policy read, NaN if it reads nothing;
+    index: what the policy chose, NO_ROOM or HELD; signal: what the policy read, NaN if it reads nothing;
     reason: "end", "stop" or "length" on the last step, else "".
     """
 
@@ -102,23 +103,19 @@ class Decoder:
         guard: Guard | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.target = target
-        self.rule = rule
-        self.guard = guard
-        self.clock = clock
-        self.drafter = drafter
-        self.policy = policy
+        self.target, self.drafter, self.policy, self.rule = target, drafter, policy, rule
+        self.guard, self.clock = guard, clock
         signal = Signal(signal) if isinstance(signal, str) else signal
         self.signal = None if len(policy.members) == 1 else signal
         self.signal_depth = self.signal.depth if self.signal else 0
-        self.layouts = {index: TreeLayout(topologies[index], target.device) for index in policy.members}
         self.bare = TreeLayout(Topology(), target.device)
-        drafted = union([topologies[index] for index in policy.members] + [chain(self.signal_depth)])
+        drafted = drafted_for(policy, topologies, self.signal_depth)
         check_depth(drafted, drafter)
         self.drafted = TreeLayout(drafted, target.device)
+        self.layouts, self.rows = parts_of(policy, topologies, self.drafted)
+        self.most = max(policy.sizes) if isinstance(policy, Dynamic) else 0
         self.reader = drafter if self.drafted.levels else None
         self.max_positions = min(target.max_positions, self.reader.max_positions if self.reader else target.max_positions)
-        self.rows = {index: layout.rows_in(self.drafted) for index, layout in self.layouts.items()}
         self.rows[NO_ROOM] = self.rows[HELD] = torch.zeros(1, dtype=torch.long, device=target.device)
 
     def new_context(self) -> Context:
@@ -194,24 +191,25 @@ class Decoder:
         return HELD if held and length + 1 < self.max_positions else NO_ROOM
 
     def draft(self, root: Root, held: bool = False) -> Draft:
-        """Guesses for every tree that the policy may choose, and the confidence along their chain; the root alone if held."""
+        """Guesses for all that the policy may choose, and the confidence along their chain; the root alone if held."""
         if self.reader is None or held:
             return Draft(root.token, root.certainty.new_zeros(0))
-        return draft_tree(
-            self.reader, self.drafted, root.hidden, root.token, self.signal_depth > 0, self.rule.ranking, root.position
+        confidence, dynamic = self.signal_depth > 0, self.most > 0
+        draft = draft_tree(
+            self.reader, self.drafted, root.hidden, root.token, confidence, self.rule.ranking, root.position, dynamic
         )
+        return by_value(draft, self.most) if dynamic else draft
 
     def read(self, hidden: Tensor, start: int | Tensor, memory: KVCache | None) -> Tensor:
         """What the drafter makes of the target's states at consecutive positions, `[rows, hidden]`."""
         return hidden if self.reader is None else self.reader.read(hidden, start, memory)
 
     def verify(self, index: int, draft: Draft, length: int, cache: KVCache, memory: KVCache | None) -> tuple[Accepted, Root]:
-        """One forward of the root and the chosen tree's nodes; the accepted path, committed, and the next root."""
-        layout = self.layouts.get(index, self.bare)
-        return self.advance(layout, draft.tokens[self.rows[index]], length, cache, memory)
+        """One forward of the root and the chosen nodes; the accepted path, committed, and the next root."""
+        return self.advance(self.layout(index, draft), draft.tokens[self.rows[index]], length, cache, memory)
 
     def advance(
-        self, layout: TreeLayout, tokens: Tensor, length: int | Tensor, cache: KVCache, memory: KVCache | None
+        self, layout: Rows, tokens: Tensor, length: int | Tensor, cache: KVCache, memory: KVCache | None
     ) -> tuple[Accepted, Root]:
         """What `verify` does with the tokens of a tree's rows, int64 `[rows]`.
 
@@ -235,7 +233,12 @@ class Decoder:
         root = self._root(logits.index_select(0, row)[0], states.index_select(0, last), choices[row], last + length + 1)
         return accepted, root
 
-    def accept(self, layout: TreeLayout, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
+    def layout(self, index: int, draft: Draft) -> Rows:
+        """What the rows of a step are: fixed for a tree of the bank, the draft's own where the best nodes are taken."""
+        fixed = self.layouts.get(index, self.bare)
+        return fixed if draft.order is None or index < 0 else self.drafted.take(draft.order[: fixed.rows])
+
+    def accept(self, layout: Rows, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
         """The path that this step commits."""
         return accept(layout, right, score)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from entmtp_calib.engine.kv_cache import KVCache
-from entmtp_calib.engine.layout import Rows, TreeLayout
+from entmtp_calib.engine.layout import TreeLayout
 from entmtp_calib.engine.noise import Perturbation
 
 
@@ -40,13 +40,14 @@ class Draft(NamedTuple):
 
     tokens: int64 `[rows]`, the root first; chain_logp: float32 `[levels]`, log of the heads' probability of the first guess at
     each level of the chain of first guesses; path_logp: float32 `[rows]`, log of the product of the heads' probabilities from the
-    root to each node, 0 at the root, where it was asked for; layout: what the rows are, where they are not the drafted tree's.
+    root to each node, 0 at the root, where it was asked for; order: which rows of the drafted tree these are, int64 `[rows]`;
+    None for all as they come.
     """
 
     tokens: Tensor
     chain_logp: Tensor
     path_logp: Tensor | None = None
-    layout: Rows | None = None
+    order: Tensor | None = None
 
 
 def draft_tree(

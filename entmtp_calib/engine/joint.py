@@ -17,7 +17,7 @@ from entmtp_calib.engine.acceptance import Accepted, Rule, accept, closure
 from entmtp_calib.engine.decoder import Decoder, Generation, Root, Step
 from entmtp_calib.engine.drafter import Draft, Drafter
 from entmtp_calib.engine.kv_cache import KVCache
-from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.layout import Rows, TreeLayout
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.policy import Policy, Static
@@ -51,7 +51,7 @@ class JointDecoder(Decoder):
         self._seen: Tensor | None = None
         self.forwards = 0
 
-    def _rows_of(self, tree: Topology, layout: TreeLayout) -> Tensor:
+    def _rows_of(self, tree: Topology, layout: Rows) -> Tensor:
         rows = torch.zeros(layout.rows, dtype=torch.bool, device=self.target.device)
         rows[TreeLayout(tree, self.target.device).rows_in(layout)] = True
         return rows
@@ -65,7 +65,7 @@ class JointDecoder(Decoder):
         self._chosen = index
         return super().verify(index, draft, length, cache, memory)
 
-    def accept(self, layout: TreeLayout, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
+    def accept(self, layout: Rows, tokens: Tensor, right: Tensor, score: Tensor | None) -> Accepted:
         ends = torch.tensor(sorted(self._ends), device=tokens.device)
         right = right & ~torch.isin(tokens[layout.parents], ends)  # nothing comes after an end token
         self._seen = closure(layout, right) if layout.rows > 1 else None
