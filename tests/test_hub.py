@@ -184,7 +184,7 @@ def test_a_folder_that_is_no_saved_set_or_a_damaged_one_is_refused(tmp_path: Pat
     (tmp_path / "none").mkdir()
     with pytest.raises(ArtefactError, match="holds no saved data set"):
         load_prompts("gsm8k", str(tmp_path / "none"))
-    with pytest.raises(UsageError, match="no task or file"):
+    with pytest.raises(UsageError, match="is not one that save_to_disk wrote"):
         load_prompts(str(tmp_path / "none"))
     path = saved(tmp_path, QUESTIONS["test"])
     for arrow in path.glob("*.arrow"):

@@ -107,7 +107,7 @@ def test_an_unknown_task_is_refused_with_the_closest_one(task: str) -> None:
     assert error.value.hint == "Did you mean humaneval?"
 
 
-@pytest.mark.parametrize("task", ["qqqqq", "", "/", "no/such/file.jsonl"])
+@pytest.mark.parametrize("task", ["qqqqq", "", "no/such/file.jsonl", "a\0b", "x" * 5000])
 def test_what_is_no_task_and_no_file_is_refused_with_all_tasks(task: str) -> None:
     with pytest.raises(UsageError) as error:
         load_prompts(task)
@@ -345,7 +345,7 @@ def test_python_functions_are_prompts(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(header + "    return a\n")
     (prompt,) = load_prompts("python-stdlib", str(tmp_path)).prompts
     assert prompt.messages == (("user", HUMANEVAL_ASK + header),)
-    with pytest.raises(ArtefactError, match="no usable prompt"):
+    with pytest.raises(ArtefactError, match="there is no folder"):
         load_prompts("python-stdlib", str(tmp_path / "none"))
 
 

