@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.target import Target
 
-_SCRATCH = 1  # slots behind the text that `Target.forward` may use
+SCRATCH = 1  # slots behind the text that `Target.forward` may use
 
 
 class Context:
@@ -38,7 +38,7 @@ class Context:
         """
         held = self.shared(prompt)
         del self.ids[held:]
-        self.cache.reserve(capacity + _SCRATCH)
+        self.cache.reserve(capacity + SCRATCH)
         if self.memory is not None:
             self.memory.reserve(capacity)
         return held

@@ -40,6 +40,11 @@ class KVCache:
             self.store = store
         self.capacity = max(self.capacity, capacity)
 
+    def take(self, other: KVCache, rows: int) -> None:
+        """Hold what another cache of the same model holds in its first slots; this one must have been written to."""
+        if self.store is not None and other.store is not None:
+            self.store[..., :rows, :] = other.store[..., :rows, :]
+
     def place(self, slots: Tensor, span: int) -> None:
         """Say where the next forward writes its rows.
 
