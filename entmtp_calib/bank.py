@@ -14,8 +14,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from entmtp_calib.bank_record import check_record
 from entmtp_calib.errors import ArtefactError, UsageError
-from entmtp_calib.policy import Policy, policy_from_json
+from entmtp_calib.policy import Dynamic, Policy, policy_from_json
 from entmtp_calib.signals import Signal, signal_from_json
 from entmtp_calib.storage import read_json, savable, to_json, write_atomically
 from entmtp_calib.template import RESOLVED
@@ -97,6 +98,12 @@ class TopologyBank:
         """The trees, in the order that policies index."""
         return [tree.topology for tree in self.trees]
 
+    def choices(self, policy: Policy) -> list[tuple[str, int]]:
+        """What the indices of a policy mean, as label and number of nodes: trees of the bank, or so many best nodes of a draft."""
+        if isinstance(policy, Dynamic):
+            return [(f"best {size}", size) for size in policy.sizes]
+        return [(tree.label, tree.topology.size) for tree in self.trees]
+
     def policy(self, name: str = "auto") -> Policy:
         """A policy by name; "auto" is the recommended one.
 
@@ -175,7 +182,8 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
         raise ArtefactError("field 'signal' is missing.")
     signal = signal_from_json(value["signal"])
     target, heads = _section(value, "target", ("name", "identity")), _section(value, "heads", ("name", "identity"))
-    depth = max(tree.topology.depth for tree in trees)
+    drafted = [policy.drafted for policy in policies.values() if isinstance(policy, Dynamic)]
+    depth = max(tree.depth for tree in [*(tree.topology for tree in trees), *drafted])
     if type(heads.get("heads")) is not int or heads["heads"] < max(depth, signal.depth):
         raise ArtefactError(f"the bank needs {max(depth, signal.depth)} heads and names heads with {heads.get('heads')!r}.")
     acceptance = _section(value, "acceptance", ("rule",))
@@ -184,7 +192,7 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     template = _section(value, "template", ("style", "hash"))
     if template["style"] not in RESOLVED:
         raise ArtefactError(f"field 'template.style' is {template['style']!r}, not {', '.join(RESOLVED)}.")
-    return TopologyBank(
+    bank = TopologyBank(
         task=_get(value, "task", str),
         target=target,
         heads=heads,
@@ -202,6 +210,8 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
         prompts=_get(_OPTIONAL | value, "prompts", dict),
         too_small_to_trust=_get(_OPTIONAL | value, "too_small_to_trust", bool),
     )
+    check_record(bank.evaluation, bank.splits, bank.prompts)
+    return bank
 
 
 def _tree(row: Any, where: str) -> BankTree:
@@ -224,7 +234,8 @@ def _number(value: Any, where: str) -> float:
 def _section(value: dict[str, Any], name: str, texts: Sequence[str]) -> dict[str, Any]:
     section: dict[str, Any] = _get(value, name, dict)
     for text in texts:
-        _get(section, text, str, name)
+        if not _get(section, text, str, name):
+            raise ArtefactError(f"field '{name}.{text}' is empty.")
     return section
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from entmtp_calib.errors import ArtefactError
 from entmtp_calib.storage import read_json
-from entmtp_calib.topology import Node, Topology, from_lists
+from entmtp_calib.topology import MAX_DEPTH, Node, Topology, from_lists
 
 FORMAT, VERSION = "entmtp-trees", 1
-MAX_CHARACTERS, MAX_NODES, MAX_DEPTH = 1_000_000, 4096, 64
+MAX_CHARACTERS, MAX_NODES = 1_000_000, 4096
 MAX_LABEL = 60
 RESERVED = ("ar", "ar-again", "default-63")
 _LOOKS = "A node list looks like [[0], [0, 0], [1]], one child rank a level."

@@ -87,9 +87,23 @@ def read_json(path: Path, what: str, hint: str = "") -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ArtefactError(f"the {what} {path} cannot be read ({error}).", hint) from None
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
+    except _Twice as twice:
+        raise ArtefactError(f"the {what} {path} has the field {str(twice)[:40]!r} twice.", hint) from None
     except (ValueError, RecursionError):
         raise ArtefactError(f"the {what} {path} is not JSON or was cut short.", hint) from None
+
+
+class _Twice(Exception):
+    """A name that an object gives twice; which of the two is meant, nobody knows."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _value in pairs]
+        raise _Twice(next(name for name in names if names.count(name) > 1))
+    return found
 
 
 def savable(value: Any) -> bool:

@@ -13,6 +13,8 @@ from entmtp_calib.errors import ArtefactError
 
 Node = tuple[int, ...]
 """Child ranks from the root: `(0, 2)` is the third guess under the first guess."""
+MAX_DEPTH = 64
+"""The deepest node that is read from a file: a deeper one is a mistake, and checking thousands of them could take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,13 @@ def from_lists(value: Any, where: str = "tree") -> Topology:
         where: what to call it in messages.
 
     Raises:
-        ArtefactError: not lists of integers, a duplicate, or a gap.
+        ArtefactError: not lists of integers, a duplicate, a gap, or a node deeper than is read.
     """
     if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
         raise ArtefactError(f"{where} is not a list of node lists.", "A tree looks like [[0], [0, 0], [1]].")
+    deepest = max(map(len, value), default=0)
+    if deepest > MAX_DEPTH:
+        raise ArtefactError(f"{where} has a node {deepest} deep; {MAX_DEPTH} is the most that is read.")
     nodes = [tuple(item) for item in value]
     for node in nodes:
         if not node or not all(type(rank) is int for rank in node):

@@ -416,3 +416,43 @@ def test_a_bank_that_loads_can_be_saved_whatever_its_texts(tmp_path: Path) -> No
     except ArtefactError:
         return
     bank.save(tmp_path / "again.json")
+
+
+PLACES: list[tuple[tuple[str, ...], Any]] = [
+    (("evaluation", "policies"), 3), (("evaluation", "policies", "ladder"), "x"),
+    (("evaluation", "policies", "ladder", "gain"), 1), (("evaluation", "policies", "ladder", "gain"), {"ratio": 1.0}),
+    (("evaluation", "policies", "ladder", "headroom"), "all"),
+    (("evaluation", "arms_fit_tokens_per_s"), [1]), (("evaluation", "arms_fit_tokens_per_s"), {"ar": "fast"}),
+    (("evaluation", "oracle_test_tokens_per_s"), {}), (("evaluation", "oracle_test_tokens_per_s"), 10**400),
+    (("splits", "test"), 5), (("splits", "test", "ids"), "a"), (("splits", "test", "ids"), [1]),
+    (("prompts",), {"prompts_used": 3}), (("prompts",), {"prompts_used": {"fit": None}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "wrong"), PLACES, ids=[f"{'.'.join(place)} {n}" for n, (place, _wrong) in enumerate(PLACES)])
+def test_recorded_figures_of_another_form_are_refused_by_their_place(tmp_path: Path, place: tuple[str, ...], wrong: Any) -> None:
+    assert ".".join(place) in refusal(tmp_path, changed(*place, to=wrong))
+
+
+def test_recorded_figures_may_be_absent_or_null(tmp_path: Path) -> None:
+    for place, value in ((("evaluation",), {}), (("splits",), {}), (("evaluation", "oracle_test_tokens_per_s"), None),
+                         (("evaluation", "policies", "ladder", "gain"), {})):  # fmt: skip
+        load_bank(written(tmp_path, changed(*place, to=value)))
+
+
+@pytest.mark.parametrize(("section", "name"), [place for place in SECTIONS if place[0] in ("target", "heads")])
+def test_an_empty_name_is_refused(tmp_path: Path, section: str, name: str) -> None:
+    assert f"{section}.{name}' is empty" in refusal(tmp_path, changed(section, name, to=""))
+
+
+@pytest.mark.parametrize("deepest", [65, 2999, 100_000])
+def test_a_tree_deeper_than_any_heads_is_refused_at_once(tmp_path: Path, deepest: int) -> None:
+    nodes = [[0] * depth for depth in range(1, min(deepest, 3000))] + [[0] * deepest]
+    row = PLAIN["trees"][1] | {"nodes": nodes, "size": len(nodes), "depth": deepest}
+    assert f"trees[1].nodes has a node {deepest} deep; 64 is the most" in refusal(tmp_path, changed("trees", 1, to=row))
+
+
+def test_a_field_that_is_given_twice_is_refused_by_name(tmp_path: Path) -> None:
+    text = json.dumps(PLAIN)
+    assert "'task' twice" in refusal(tmp_path, text[:-1] + ', "task": "other"}')
+    assert "'label' twice" in refusal(tmp_path, text.replace('"label": "ar"', '"label": "ar", "label": "other"'))

@@ -221,14 +221,14 @@ def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, 
 
     with _quiet():
         try:
-            model: Any
-            model, found = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype, output_loading_info=True)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype, output_loading_info=True)
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except Exception as error:
             raise ArtefactError(
                 f"the model {name!r} cannot be loaded: {_first_line(error)}.",
                 "Check the name; without a network only local folders and smollm2 can be used.",
             ) from error
+    model, found = loaded
     if missing := sorted(found["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ArtefactError(f"the weights of {name} lack {missing[0]}{more}.", "They would be random; get a whole model.")
