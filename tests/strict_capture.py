@@ -13,7 +13,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-HOST = {"_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "unique", "lift_fresh", "repeat_interleave"}  # fmt: skip
+HOST = {
+    "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "unique", "lift_fresh", "repeat_interleave",
+}  # fmt: skip
 
 
 class Log(TorchDispatchMode):

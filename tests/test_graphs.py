@@ -19,12 +19,13 @@ from entmtp_calib.engine import graphs as graphs_module
 from entmtp_calib.engine.acceptance import GREEDY, Exact, Rule, Typical
 from entmtp_calib.engine.decoder import HELD, Decoder, Step
 from entmtp_calib.engine.drafter import Draft
-from entmtp_calib.engine.graph_decoder import GraphDecoder
-from entmtp_calib.engine.graphs import Captured, Graphs, rounded
+from entmtp_calib.engine.graph_decoder import GraphDecoder, GraphRehearsal
+from entmtp_calib.engine.graphs import Captured, Graphs, rounded, wants_graphs
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.rehearsal import cache_error
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
+from entmtp_calib.errors import UsageError
 from entmtp_calib.guard import Guard
 from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy, Static
 from entmtp_calib.topology import Topology, chain
@@ -50,7 +51,7 @@ def decoders(
     """A decoder that replays, one that does not, and the stand-in for CUDA."""
     strict = Strict()
     args = (target, heads, bank, policy, "path_value_2", rule, guard)
-    fast = GraphDecoder(*args, itertools.count().__next__, graphs=Graphs(target, heads, strict))
+    fast = GraphDecoder(*args, itertools.count().__next__, graphs=Graphs(target, strict))
     return fast, Decoder(*args, itertools.count().__next__), strict
 
 
@@ -149,7 +150,7 @@ def test_texts_share_arenas_in_turn_and_never_at_once(target: Target, rememberin
 
 
 def test_decoders_that_take_turns_share_caches(target: Target, remembering: DraftHeads) -> None:
-    graphs = Graphs(target, remembering, Strict())
+    graphs = Graphs(target, Strict())
     for index in (1, 2, 0):
         decoder = GraphDecoder(target, remembering, [BANK[index]], Static(0), graphs=graphs)
         assert [t for step in decoder.steps([4, 7], STOP) for t in step.tokens] == plain(target, [4, 7], STOP)
@@ -191,6 +192,39 @@ def test_preparing_captures_all_that_a_text_needs(target: Target, remembering: D
     assert strict.captures == captured
 
 
+def test_every_path_of_a_tree_is_replayed_right(target: Target, remembering: DraftHeads) -> None:
+    graphs = Graphs(target, Strict())
+    rehearsal = GraphRehearsal(target, remembering, BANK[3], graphs=graphs)
+    text = plain(target, [3, 1, 4], STOP)
+    while rehearsal.turn < len(rehearsal.paths):
+        steps, context = rehearsal.run([3, 1, 4], text, STOP)
+        assert [token for step in steps for token in step.tokens] == text
+        for step, dictated in zip(steps[:-1], rehearsal.dictated, strict=False):
+            assert step.accepted == dictated
+        assert cache_error(target, context) < 1e-4
+    assert graphs.reason is None
+    assert max(step.accepted for step in steps) > 0
+
+
+def test_other_heads_take_turns_too(target: Target, remembering: DraftHeads) -> None:
+    graphs = Graphs(target, Strict())
+    for drafter in (remembering, random_heads(target, "medusa"), random_heads(target, "hydra++", seed=9)):
+        decoder = GraphDecoder(target, drafter, [BANK[2]], Static(0), graphs=graphs)
+        assert [t for step in decoder.steps([4, 7], STOP) for t in step.tokens] == plain(target, [4, 7], STOP)
+    assert len(graphs.free) == 1
+
+
+def test_when_steps_are_captured() -> None:
+    assert [wants_graphs("auto", device, exact) for device in ("cpu", "cuda", "cuda:1", "mps") for exact in (True, False)] == [
+        False, False, True, False, True, False, False, False,
+    ]  # fmt: skip
+    assert wants_graphs("on", "cuda", False)
+    assert not wants_graphs("off", "cuda", True)
+    for mode, device in (("on", "cpu"), ("on", "mps"), ("yes", "cuda")):
+        with pytest.raises(UsageError):
+            wants_graphs(mode, device, True)
+
+
 def fails(_work: Callable[[], None]) -> Callable[[], None]:
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
@@ -225,7 +259,7 @@ def test_what_cannot_be_captured_runs_as_ever(target: Target, remembering: Draft
         tries.append(work)
         return capture(work)
 
-    graphs = Graphs(target, remembering, counted)
+    graphs = Graphs(target, counted)
     if isinstance(capture, ForgetsTheCache):
         capture.graphs = graphs
     decoder = GraphDecoder(target, remembering, BANK, Static(2), graphs=graphs)
@@ -245,7 +279,7 @@ def test_running_out_of_memory_half_way_keeps_the_text(target: Target, rememberi
         return strict(work)
 
     decoder = GraphDecoder(
-        target, remembering, BANK, switching(target, remembering), "path_value_2", graphs=Graphs(target, remembering, scarce)
+        target, remembering, BANK, switching(target, remembering), "path_value_2", graphs=Graphs(target, scarce)
     )
     assert [t for step in decoder.steps([3, 1, 4], STOP) for t in step.tokens] == plain(target, [3, 1, 4], STOP)
     assert decoder.graphs.reason == "no memory"
@@ -328,7 +362,7 @@ def test_sizes_of_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_on_two_devices_is_left_alone(heads: DraftHeads) -> None:
     spread = Target(tiny_model(), frozenset([END]), "tiny", "sha256:tiny")
     spread.model.lm_head.to("meta")
-    assert Graphs(spread, None, Strict()).reason is not None
+    assert Graphs(spread, Strict()).reason is not None
 
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -346,7 +380,7 @@ def gpu_target() -> Target:
 def test_captured_steps_are_plain_steps_on_a_gpu(gpu_target: Target, architecture: str, rule: Rule) -> None:
     heads = random_heads(gpu_target, architecture)
     policy = switching(gpu_target, heads, rule)
-    graphs = Graphs(gpu_target, heads)
+    graphs = Graphs(gpu_target)
     args = (gpu_target, heads, BANK, policy, "path_value_2", rule)
     fast, slow = GraphDecoder(*args, graphs=graphs), Decoder(*args)
     for prompt in ([3, 1, 4], [9, 2], list(range(6, 60))):
@@ -362,7 +396,7 @@ def test_captured_steps_are_plain_steps_on_a_gpu(gpu_target: Target, architectur
 @pytest.mark.gpu
 def test_interleaved_texts_on_a_gpu(gpu_target: Target) -> None:
     heads = random_heads(gpu_target, "hydra++")
-    decoder = GraphDecoder(gpu_target, heads, [chain(3), BANK[2]], Static(1), graphs=Graphs(gpu_target, heads))
+    decoder = GraphDecoder(gpu_target, heads, [chain(3), BANK[2]], Static(1), graphs=Graphs(gpu_target))
     prompts = [[3, 1, 4], [9, 9, 2, 6]]
     texts: list[list[int]] = [[], []]
     for pair in zip(*(decoder.steps(prompt, STOP) for prompt in prompts), strict=False):

@@ -20,6 +20,7 @@ from entmtp_calib.engine.drafter import Draft
 from entmtp_calib.engine.graphs import Arena, Captured, Graphs
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.layout import Rows
+from entmtp_calib.engine.rehearsal import Rehearsal
 from entmtp_calib.policy import Dynamic
 
 _TRIAL = 5  # tokens of the text with which a capture is checked
@@ -29,7 +30,7 @@ class GraphDecoder(Decoder):
     """A decoder that replays its steps.
 
     Args:
-        graphs: of the same target and drafter; decoders that take turns may share it.
+        graphs: of the same target; decoders that take turns may share it.
     """
 
     def __init__(self, *args: Any, graphs: Graphs, **options: Any) -> None:
@@ -90,14 +91,35 @@ class GraphDecoder(Decoder):
         return self.graphs.capture(work, (token.clone(), hidden.clone(), position.clone()), (1, other[None], _TRIAL))
 
     def _capture_step(self, layout: Rows, arena: Arena) -> Captured | None:
+        memory = arena.memory(self.reader)
+
         def work(tokens: Tensor, length: Tensor) -> Sequence[Tensor]:
-            accepted, root = self.advance(layout, tokens, length, arena.cache, arena.memory)
+            accepted, root = self.advance(layout, tokens, length, arena.cache, memory)
             return (*accepted, *root)
 
         tokens, length = torch.zeros_like(layout.depths), torch.zeros_like(layout.depths[:1])
         others = (torch.arange(layout.rows, device=tokens.device) + 1) % self.target.vocab_size
         behind = min(_TRIAL, arena.capacity - layout.rows)
-        return self.graphs.capture(work, (tokens, length), (others, behind), lambda: arena.rows(behind, layout.depth + 1))
+        caches = [cache for cache in (arena.cache, memory) if cache is not None]
+
+        def kept() -> list[Tensor]:
+            return [cache.rows(behind, layout.depth + 1) for cache in caches]
+
+        return self.graphs.capture(work, (tokens, length), (others, behind), kept)
+
+
+class GraphRehearsal(GraphDecoder, Rehearsal):
+    """A rehearsal whose verification is replayed; its guesses are dictated by the host."""
+
+    draft = Rehearsal.draft
+
+    def _capture_draft(self) -> None:
+        return None
+
+
+def decoder_with(graphs: Graphs | None, *args: Any, **options: Any) -> Decoder:
+    """A decoder that replays its steps, or a plain one where there are no graphs."""
+    return Decoder(*args, **options) if graphs is None else GraphDecoder(*args, graphs=graphs, **options)
 
 
 class ArenaContext(Context):
@@ -120,12 +142,13 @@ class ArenaContext(Context):
         arena = self._decoder.lease(capacity)
         if arena is None:
             return
+        memory = arena.memory(self._decoder.reader)
         arena.cache.take(self.cache, held)
-        if arena.memory is not None and self.memory is not None:
-            arena.memory.take(self.memory, held)
+        if memory is not None and self.memory is not None:
+            memory.take(self.memory, held)
         if self._give_back:
             self._give_back()
-        self.cache, self.memory = arena.cache, arena.memory if self._decoder.reader is not None else None
+        self.cache, self.memory = arena.cache, memory
         back = weakref.finalize(self, self._decoder.graphs.free.append, arena)
         back.atexit = False
         self._give_back = back

@@ -18,7 +18,9 @@ from torch import Tensor
 from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.target import Target
+from entmtp_calib.errors import UsageError
 
+MODES = ("auto", "on", "off")
 Work = Callable[..., Sequence[Tensor]]
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Captures a function without arguments or result, and gives another that repeats what it did on the device."""
@@ -98,17 +100,18 @@ class Arena:
 
     capacity: int
     cache: KVCache
-    memory: KVCache | None
     steps: dict[Any, dict[int, Captured]] = field(default_factory=dict)
+    _memories: dict[Drafter, KVCache | None] = field(default_factory=dict)
 
-    def rows(self, start: int, count: int) -> list[Tensor]:
-        """Keys and values in some slots of the caches, as views."""
-        stores = [cache.store for cache in (self.cache, self.memory) if cache is not None]
-        return [store[..., start : start + count, :] for store in stores if store is not None]
+    def memory(self, drafter: Drafter | None) -> KVCache | None:
+        """The memory of a drafter, if it has one."""
+        if drafter is not None and drafter not in self._memories:
+            self._memories[drafter] = drafter.new_memory(self.capacity)
+        return None if drafter is None else self._memories[drafter]
 
 
 class Graphs:
-    """What the decoders of one target and one drafter share: arenas, and how to capture.
+    """What decoders of one target that take turns share: arenas, and how to capture.
 
     Args:
         capture: None for CUDA graphs on the target's device.
@@ -117,8 +120,8 @@ class Graphs:
         reason: why nothing is captured or replayed any more; None while all is well.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, capture: Capture | None = None) -> None:
-        self.target, self.drafter = target, drafter
+    def __init__(self, target: Target, capture: Capture | None = None) -> None:
+        self.target = target
         self.reason = _hindrance(target)
         self.free: list[Arena] = []
         self._arenas: dict[KVCache, Arena] = {}
@@ -131,8 +134,7 @@ class Graphs:
             if arena.capacity == size:
                 self.free.remove(arena)
                 return arena
-        memory = self.drafter.new_memory(size) if self.drafter is not None else None
-        arena = Arena(size, self.target.new_cache(size - 1), memory)
+        arena = Arena(size, self.target.new_cache(size - 1))
         self._arenas[arena.cache] = arena
         return arena
 
@@ -156,6 +158,32 @@ class Graphs:
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # an operator that cannot be captured, no memory
             self.reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return None
+
+
+def check_mode(mode: str) -> None:
+    """Refuse an unknown one.
+
+    Raises:
+        UsageError: it is not "auto", "on" or "off".
+    """
+    if mode not in MODES:
+        raise UsageError(f"unknown choice of graphs {mode!r}.", f"Known: {', '.join(MODES)}.")
+
+
+def wants_graphs(mode: str, device: str, exact: bool) -> bool:
+    """Whether steps are to be captured: by default on CUDA, where acceptance is exact.
+
+    Args:
+        device: as torch names it.
+
+    Raises:
+        UsageError: an unknown mode, or graphs asked for where there are none.
+    """
+    check_mode(mode)
+    cuda = torch.device(device).type == "cuda"
+    if mode == "on" and not cuda:
+        raise UsageError(f"--graphs on was given and the model runs on {device}.", "CUDA graphs need a CUDA device.")
+    return mode == "on" or (mode == "auto" and cuda and exact)
 
 
 def rounded(capacity: int) -> int:

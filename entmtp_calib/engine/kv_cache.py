@@ -45,6 +45,11 @@ class KVCache:
         if self.store is not None and other.store is not None:
             self.store[..., :rows, :] = other.store[..., :rows, :]
 
+    def rows(self, start: int, count: int) -> Tensor:
+        """Keys and values in some slots, as a view; the cache must have been written to."""
+        assert self.store is not None, "nothing was written yet"
+        return self.store[..., start : start + count, :]
+
     def place(self, slots: Tensor, span: int) -> None:
         """Say where the next forward writes its rows.
 
