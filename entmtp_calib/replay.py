@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,11 +96,11 @@ class Replayer:
             return np.full(len(trace), np.nan, np.float32)
         return self.signal.at(trace.root_logp, trace.entropy, trace.chain_logp)
 
-    def reading(self, signal: Signal | str) -> Replayer:
+    def reading(self, signal: Signal | str) -> Self:
         """The same trees over the same texts, with another signal."""
         return type(self)(self.topologies, self.traces, signal, self.depths)
 
-    def part(self, texts: Sequence[int]) -> Replayer:
+    def part(self, texts: Sequence[int]) -> Self:
         """The same over some of the texts, by their indices."""
         return type(self)(
             self.topologies, [self.traces[text] for text in texts], self.signal, [self.depths[text] for text in texts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from entmtp_calib.bank import load_bank
 from entmtp_calib.calibrate.thresholds import Costs, best_static, evaluate, fit_hysteresis, fit_ladder
 from entmtp_calib.calibrate.typical_fitting import METHOD
 from entmtp_calib.calibrate.typical_steps import RecordedSteps, at_random, best_choices, outcome_of
+from entmtp_calib.calibrate.typical_verification import lawful_margins
 from entmtp_calib.engine.acceptance import Typical
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.heads import DraftHeads
@@ -171,13 +173,18 @@ def timed(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, tiny_head
     return out
 
 
-def slow_down(path: Path) -> None:
-    """Make every step of a timing take what its rows make of it, so that the bank does not depend on this machine."""
+def slow_down(path: Path, again: float = 1.0) -> None:
+    """Make every step of a timing take what its rows make of it, so that the bank does not depend on this machine.
+
+    Args:
+        again: how many times slower the repeat of plain decoding is than plain decoding.
+    """
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
         if "steps" in row:
             size = int(row["arm"][1:].split("-")[0]) if row["arm"][0] == "n" else 63 if row["arm"] == "default-63" else 0
-            row |= {"prefill_seconds": 0.01, "seconds": 0.01 + row["steps"] * (0.02 + 0.0001 * size)}
+            factor = again if row["arm"] == "ar-again" else 1.0
+            row |= {"prefill_seconds": 0.01, "seconds": (0.01 + row["steps"] * (0.02 + 0.0001 * size)) * factor}
     path.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
 
 
@@ -219,3 +226,57 @@ def test_a_rollout_of_another_prompt_is_refused(timed: Path) -> None:
     assert result.exit_code == 3
     assert "another prompt" in result.stderr
     files[0].write_bytes(kept)
+
+
+def test_timing_repeats_the_text_of_every_arm_and_has_an_a_a_floor(timed: Path) -> None:
+    """Trees are faster only by more than plain decoding differs from itself, and an arm must write the same in all rounds."""
+    path = timed / "timings.jsonl"
+    kept = path.read_bytes()
+    rows = [row for row in map(json.loads, kept.splitlines()) if row.get("round", -1) >= 0 and "steps" in row]
+    texts = {(row["arm"], row["prompt"]): {row["ids"]} for row in rows}
+    assert len(rows) == 2 * len(texts)
+    assert all(row["ids"] in texts[row["arm"], row["prompt"]] for row in rows)
+    assert texts["ar", rows[0]["prompt"]] == texts["ar-again", rows[0]["prompt"]]
+    fit = ("fit-thresholds", timed, "--signal", "path_value_2", "--quiet")
+    assert cli(*fit).exit_code == 0
+    assert len(load_bank(timed / "bank.json").trees) > 1
+    slow_down(path, 4.0)
+    assert cli(*fit).exit_code == 0
+    assert [tree.label for tree in load_bank(timed / "bank.json").trees] == ["ar"]
+    lines = kept.splitlines(keepends=True)
+    place = next(n for n, line in enumerate(lines) if b'"ar-again"' in line and b'"round": 1' in line)
+    lines[place] = lines[place].replace(json.loads(lines[place])["ids"].encode(), b"0123456789abcdef")
+    path.write_bytes(b"".join(lines))
+    result = cli("time", timed, "--rounds", 2, "--prompts", 2, "--quiet")
+    assert result.exit_code == 1
+    assert "wrote different tokens" in result.stderr
+    path.write_bytes(kept)
+
+
+def test_a_plain_forward_tells_lawful_texts_from_others(target: Target, heads: DraftHeads) -> None:
+    """What is decoded keeps to the rule everywhere; a token that the target would not write does not, nor a stricter rule."""
+    stop, drafts = StopRule(frozenset(), 24), 0
+    decoder = Decoder(target, heads, [trees()[2]], Static(0), rule=RULE)
+    for ids in PROMPTS:
+        steps = list(decoder.steps(ids, stop))
+        found = lawful_margins(target, RULE, ids, steps)
+        assert len(found) == sum(len(step.tokens) for step in steps)
+        assert (found >= -1e-4).all()
+        drafts += sum(step.accepted for step in steps)
+        worst = replace(steps[0], tokens=((steps[0].tokens[0] + 1) % VOCAB, *steps[0].tokens[1:]))
+        assert lawful_margins(target, RULE, ids, [worst])[0] < 0
+    assert drafts > 10
+    strict = [lawful_margins(target, Typical(1.0, 0.9, 5.0), ids, list(decoder.steps(ids, stop))) for ids in PROMPTS]
+    assert any((found < 0).any() for found in strict)
+
+
+def test_a_bank_with_typical_acceptance_is_verified_by_its_rule(timed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("fit-thresholds", timed, "--signal", "path_value_2", "--quiet").exit_code == 0
+    words = ("verify", timed / "bank.json", "--prompts", 2, "--max-new-tokens", 20, "--dtype", "float32", "--json")
+    rows = json.loads(cli(*words).stdout)["verification"]
+    assert all((row["unlawful"], row["repeated"]) == (0, 2) for row in rows)
+    assert sum(row["drafts"] for row in rows) > 10
+    monkeypatch.setattr(Typical, "judge", lambda self, layout, tokens, logits, choices: (tokens >= 0, layout.depths.float()))
+    result = cli(*words)
+    assert result.exit_code == 4
+    assert "break the rule" in result.stderr

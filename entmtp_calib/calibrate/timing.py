@@ -64,6 +64,7 @@ def summarise(arms: Sequence[Arm], rows: Sequence[Row]) -> list[Timed]:
         EntmtpError: an arm wrote different tokens for one prompt in two rounds.
     """
     runs = runs_by_arm(rows)
+    _check_ids([*runs[AR], *runs.get(AR_AGAIN, ())])
     drafts = {row["arm"]: row["draft_seconds"] for row in rows if "draft_seconds" in row}
     slack = aa_slack(runs)
     return [_timed(arm, runs[arm.label], runs[AR], drafts.get(arm.label, 0.0), slack) for arm in arms]

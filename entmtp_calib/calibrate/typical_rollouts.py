@@ -5,7 +5,7 @@ Runs the decoder and stores what it did. Knows nothing of costs or of how polici
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,7 +47,7 @@ class Rollouts:
     """
 
     def __init__(
-        self, pair: Pair, trees: Sequence[Topology], parts: dict[str, Prompts], stop: StopRule, rule: Rule, folder: Path,
+        self, pair: Pair, trees: Sequence[Topology], parts: Mapping[str, Prompts], stop: StopRule, rule: Rule, folder: Path,
         tick: Callable[[str, int, int], None] = lambda _what, _done, _of: None,
     ) -> None:  # fmt: skip
         self.pair, self.trees, self.parts = pair, list(trees), parts

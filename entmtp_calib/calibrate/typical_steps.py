@@ -57,8 +57,8 @@ def best_choices(steps: RecordedSteps, seconds: Sequence[float]) -> Speed:
         before, rate = rate, float(tokens.sum() / spent.sum())
         if rate == before:
             break
-    texts = len(steps.depths)
-    return Speed(np.bincount(text, tokens, texts), np.bincount(text, spent, texts))
+    sums = [np.bincount(text, column, len(steps.depths)).astype(np.float64) for column in (tokens, spent)]
+    return Speed(sums[0], sums[1])
 
 
 def at_random(shares: Sequence[float], steps: RecordedSteps, seconds: NDArray[np.float64]) -> float:
