@@ -9,6 +9,7 @@ coming, and were bad exactly when a tree is tried, could keep it from trees that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
@@ -40,10 +41,10 @@ class Guard:
     one costs, at the start and after every `refresh` tokens with a tree.
     """
 
-    window: float = 12.0
-    probe: float = 3.0
+    window: float = 5.0
+    probe: float = 2.0
     loss: float = 0.015
-    allowance: float = 16.0
+    allowance: float = 6.0
     wait: int = 32
     stake: float = 0.1
     share: float = 0.02
@@ -113,3 +114,27 @@ class _State:
         if self.since >= guard.refresh:
             return replace(self, held=True, left=guard.samples, credit=credit)
         return replace(self, credit=credit, failed=0 if credit >= guard.window else self.failed)
+
+
+def guarded(accepts: Sequence[int], plain: float, tree: float, draft: float, guard: Guard | None) -> tuple[float, list[bool]]:
+    """A text under a guard, by replay.
+
+    As in the decoder, whether a step has a tree is said while the one before runs, and that one pays for the draft.
+
+    Args:
+        accepts: drafts that the tree would accept at every position.
+        plain, tree: seconds of a step without a tree and of one with it, draft included; draft: of them for the draft.
+
+    Returns:
+        Seconds of the whole text, and for every step whether the tree was held back.
+    """
+    watch = guard.start() if guard else OFF
+    here, total, held, steps = 0, 0.0, watch.held, list[bool]()
+    while here < len(accepts):
+        tokens = min(1 + (0 if held else accepts[here]), len(accepts) - here)
+        following = watch.held
+        seconds = (plain if held else tree - draft) + (0 if following else draft)
+        watch = watch.after(tokens, seconds, not held)
+        steps.append(held)
+        held, here, total = following, here + tokens, total + seconds
+    return total, steps

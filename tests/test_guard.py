@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import pytest
 from conftest import ScriptedDrafter, plain, random_heads, table_target
@@ -11,29 +10,12 @@ from conftest import ScriptedDrafter, plain, random_heads, table_target
 from entmtp_calib.engine.decoder import HELD, Decoder
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
-from entmtp_calib.guard import OFF, Guard
+from entmtp_calib.guard import OFF, Guard, guarded
 from entmtp_calib.policy import Ladder, Static
 from entmtp_calib.topology import Topology, chain, published_default
 
 LONG = 24_000
 DRAFT = 0.125  # of a plain step; a binary fraction, so that clocks and sums agree to the last bit
-
-
-def guarded(accepts: Sequence[int], cost: float, guard: Guard | None) -> tuple[float, list[bool]]:
-    """Seconds of a text whose position i would accept `accepts[i]` drafts, plain steps taking one, and which steps were held.
-
-    As in the decoder, whether a step has a tree is said while the one before runs, and that one pays for the draft.
-    """
-    watch = guard.start() if guard else OFF
-    here, total, held, steps = 0, 0.0, watch.held, list[bool]()
-    while here < len(accepts):
-        tokens = min(1 + (0 if held else accepts[here]), len(accepts) - here)
-        following = watch.held
-        seconds = (1.0 if held else cost - DRAFT) + (0 if following else DRAFT)
-        watch = watch.after(tokens, seconds, not held)
-        steps.append(held)
-        held, here, total = following, here + tokens, total + seconds
-    return total, steps
 
 
 def blocks(bad: int, good: int, length: int = LONG) -> list[int]:
@@ -68,13 +50,23 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_at_most_three_percent_are_lost_to_the_better_of_tree_and_plain(name: str, cost: float) -> None:
     text = TEXTS[name]
-    tree, _held = guarded(text, cost, None)
-    seconds, _held = guarded(text, cost, Guard())
+    tree, _held = guarded(text, 1.0, cost, DRAFT, None)
+    seconds, _held = guarded(text, 1.0, cost, DRAFT, Guard())
     assert seconds <= 1.03 * min(tree, len(text))
 
 
+@pytest.mark.parametrize("q", [0.0, 0.35, 0.65])
+@pytest.mark.parametrize("cost", [1.25, 2.5])
+def test_texts_of_a_thousand_tokens_are_long_enough_for_that(cost: float, q: float) -> None:
+    """Over many texts, each with a guard that begins anew."""
+    whole = chances((q, 1))
+    parts = [whole[start : start + 1000] for start in range(0, LONG, 1000)]
+    tree, seconds = (sum(guarded(part, 1.0, cost, DRAFT, guard)[0] for part in parts) for guard in (None, Guard()))
+    assert seconds <= 1.03 * min(tree, len(whole))
+
+
 def test_a_tree_that_does_not_pay_is_held_back_soon_and_tried_again() -> None:
-    _seconds, held = guarded([0] * 3000, 2.0, Guard())
+    _seconds, held = guarded([0] * 3000, 1.0, 2.0, DRAFT, Guard())
     assert held[:4] == [True] * 4  # plain decoding is measured first
     assert sum(held[:200]) > 160
     assert not all(held[200:])
@@ -82,7 +74,7 @@ def test_a_tree_that_does_not_pay_is_held_back_soon_and_tried_again() -> None:
 
 
 def test_a_tree_that_pays_is_kept_but_for_measuring() -> None:
-    _seconds, held = guarded([4] * 30_000, 1.5, Guard())
+    _seconds, held = guarded([4] * 30_000, 1.0, 1.5, DRAFT, Guard())
     assert sum(held) < 0.03 * len(held)
 
 
@@ -127,7 +119,7 @@ def test_the_decoder_does_what_the_replay_says(cost: float) -> None:
     steps = list(decoder.steps([0], stop))
     assert [token for step in steps for token in step.tokens] == plain(target, [0], stop)
     accepts = [min(4, max(0, 8 - (1 + place) % 31)) for place in range(1500)]
-    _seconds, held = guarded(accepts, cost, Guard())
+    _seconds, held = guarded(accepts, 1.0, cost, DRAFT, Guard())
     assert [step.index == HELD for step in steps[:-5]] == held[: len(steps) - 5]
     assert {step.index for step in steps} == {0, HELD}
 
