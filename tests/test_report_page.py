@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 
 from entmtp_calib.report.build import figures
 from entmtp_calib.report.drawing import to_png, to_svg
-from entmtp_calib.report.drawing_trees import leaf_lines
+from entmtp_calib.report.drawing_trees import best_nodes, leaf_lines
 from entmtp_calib.report.figure import Figure
 from entmtp_calib.report.material import read_material
 from entmtp_calib.report.page import page
@@ -168,6 +168,16 @@ def test_a_tree_has_a_line_for_every_leaf_and_parents_beside_their_first_child()
     assert leaf_lines([{"node": node} for node in nodes]) == {
         "": 0, "0": 0, "0.0": 0, "0.0.0": 0, "0.1": 1, "1": 2, "2": 3, "2.0": 3,
     }  # fmt: skip
+
+
+def test_of_a_large_tree_the_nodes_that_are_accepted_most_are_drawn_and_the_figure_says_so() -> None:
+    shares = {"0": 0.5, "0.0": 0.2, "0.1": 0.2, "1": 0.2, "1.0": 0.1}
+    rows = [{"tree": "t", "node": node, "depth": node.count(".") + 1, "rank": int(node[-1]), "accepted": share, "steps": 9}
+            for node, share in shares.items()]  # fmt: skip
+    assert [row["node"] for row in best_nodes(rows, 3)] == ["0", "0.0", "1"]
+    wide = [{"tree": "t", "node": str(n), "depth": 1, "rank": n, "accepted": 0.5 / (n + 1), "steps": 9} for n in range(30)]
+    assert "20 of its 30 nodes" in to_svg(Figure("trees", "", "", (), wide, ()))
+    assert "of its" not in to_svg(Figure("trees", "", "", (), rows, ()))
 
 
 def test_matplotlib_is_loaded_only_when_something_is_drawn() -> None:

@@ -12,26 +12,37 @@ from entmtp_calib.report.figure import Figure, Row
 from entmtp_calib.report.palette import INK, MUTED, PAPER, SERIES, WIDTH
 
 _LINE = 0.21  # inches for a leaf
+_MOST_NODES = 20  # more would make a figure that no page holds
 _SHADES = ("#ffffff", "#fbe3a3", "#eda94a", "#c8553d", "#7b2d72", "#14213d")
 _STEPS = (0.02, 0.05, 0.1, 0.2, 0.4)  # shares from which the next shade is taken
 
 
 def draw_trees(figure: Figure) -> Canvas:
-    """One panel a tree, nodes with rank and share, darker where they are accepted more often."""
+    """One panel a tree, nodes with rank and share, darker where they are accepted more often; of a large tree the best nodes."""
     labels = list(dict.fromkeys(row["tree"] for row in figure.rows))
-    parts = [[row for row in figure.rows if row["tree"] == label] for label in labels]
+    whole = [[row for row in figure.rows if row["tree"] == label] for label in labels]
+    parts = [best_nodes(rows, _MOST_NODES) for rows in whole]
     places = [leaf_lines(rows) for rows in parts]
     heights = [max(place.values()) + 2.4 for place in places]
     canvas = Canvas(figsize=(WIDTH, _LINE * sum(heights) + 0.2))
     grid = canvas.subplots(len(parts), 1, squeeze=False, height_ratios=heights).ravel()
     deepest = max(row["depth"] for row in figure.rows)
-    for axes, label, rows, place in zip(grid, labels, parts, places, strict=True):
+    for axes, label, rows, place, every in zip(grid, labels, parts, places, whole, strict=True):
         _tree(axes, rows, place)
-        axes.set_title(f"{label}, {rows[0]['steps']} steps", loc="left")
+        some = f"; {len(rows)} of its {len(every)} nodes, those accepted most" if len(rows) < len(every) else ""
+        axes.set_title(f"{label}, {rows[0]['steps']} steps{some}", loc="left")
         axes.set_xlim(-0.35, deepest + 0.45)
         axes.set_ylim(max(place.values()) + 0.7, -0.7)
         axes.set_axis_off()
     return canvas
+
+
+def best_nodes(rows: Sequence[Row], most: int) -> list[Row]:
+    """The nodes of one tree that are accepted most, in their order; a parent is never accepted less than its children, so they
+    are a tree again."""
+    ranked = sorted(rows, key=lambda row: (-row["accepted"], row["depth"], row["node"]))[:most]
+    kept = {row["node"] for row in ranked}
+    return [row for row in rows if row["node"] in kept]
 
 
 def leaf_lines(rows: Sequence[Row]) -> dict[str, float]:

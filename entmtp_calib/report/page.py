@@ -33,7 +33,7 @@ vertical-align: top; border-bottom: 1px solid #e5e5e5; } td.number { text-align:
 .text .root { border-left: 2px solid #1c1c1c; }
 .key span { border: 1px solid #6b6b6b; padding: .1rem .4rem; margin-right: .3rem; }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } section, figure, tr { break-inside: avoid; }
-h2, .mark { break-after: avoid; } svg { max-width: 11cm; } }
+h2, .mark { break-after: avoid; } svg { max-width: 9cm; } }
 """
 
 
