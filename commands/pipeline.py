@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from entmtp_calib.errors import UsageError
 from . import _options as opt
 from ._check import check_run
 from ._output import Output
+from ._recalibration import report_recalibration
 from ._runs import already_there, options_of, prompt_counts
 from ._scheduler import report_study, verdict
 from ._session import open_run, start_run
@@ -24,7 +25,6 @@ from ._tables import (
     generalisation_table,
     marked,
     policy_table,
-    recalibration_table,
 )
 from ._timing import limits, report_profile, report_timing
 
@@ -112,7 +112,7 @@ def run(
             screen.table(marked(generalisation_table(held_out), counts))
         screen.say("recalibrate: every tree by itself, on prompts that search did not see")
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts, added=added)
-        _report_recalibration(screen, recalibrated, counts)
+        report_recalibration(screen, calibration, recalibrated, counts)
         screen.say("time: every arm on every prompt, interleaved")
         timed = calibration.time(**timing)
         report_timing(screen, calibration, timed, counts)
@@ -191,7 +191,8 @@ def recalibrate(
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
         recalibrated = calibration.recalibrate(trees, prompts, fresh, added)
-    _report_recalibration(screen, recalibrated, prompt_counts(screen, calibration, {"recalibrate": prompts}))
+        counts = prompt_counts(screen, calibration, {"recalibrate": prompts})
+        report_recalibration(screen, calibration, recalibrated, counts)
     screen.say(f"next: entmtp time {run_folder}")
     screen.finish("recalibrate")
 
@@ -270,16 +271,6 @@ def _check_depths(added: Mapping[str, Any] | None, pair: Pair) -> None:
 
     for label, nodes in (added or {}).items():
         check_depth(from_lists(nodes, f"tree {label}"), pair.heads)
-
-
-def _report_recalibration(screen: Output, recalibrated: Sequence[Any], counts: Mapping[str, int]) -> None:
-    from entmtp_calib.calibrate.recalibrate import changed_places
-
-    screen.table(marked(recalibration_table(recalibrated), counts))
-    pairs = changed_places(recalibrated)
-    screen.keep(changed_places=pairs)
-    if len(recalibrated) > 1:
-        screen.say("order of the trees: " + ("; ".join(f"{a} now before {b}" for a, b in pairs) or "unchanged on new prompts"))
 
 
 def _report_bank(screen: Output, calibration: Calibration) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import VOCAB, cli, random_tree
+from conftest import VOCAB, cli, plain, random_tree
 
 from entmtp_calib.bank import load_bank
+from entmtp_calib.calibrate.likelihood import greedy_logp, mean_logp
 from entmtp_calib.calibrate.thresholds import Costs, best_static, evaluate, fit_hysteresis, fit_ladder
 from entmtp_calib.calibrate.typical_fitting import METHOD
 from entmtp_calib.calibrate.typical_steps import RecordedSteps, at_random, best_choices, outcome_of
@@ -22,6 +23,7 @@ from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.recording import Recorder
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
+from entmtp_calib.engine.tracing import trace_text
 from entmtp_calib.evidence import Recorded
 from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
 from entmtp_calib.signals import Signal
@@ -280,3 +282,24 @@ def test_a_bank_with_typical_acceptance_is_verified_by_its_rule(timed: Path, mon
     result = cli(*words)
     assert result.exit_code == 4
     assert "break the rule" in result.stderr
+
+
+def test_greedy_texts_are_as_likely_as_their_traces_say(target: Target, heads: DraftHeads) -> None:
+    stop = StopRule(frozenset(), 20)
+    texts = [plain(target, ids, stop) for ids in PROMPTS]
+    traces = [trace_text(target, heads, "", ids, text) for ids, text in zip(PROMPTS, texts, strict=True)]
+    alone = [mean_logp(target, ids, text) for ids, text in zip(PROMPTS, texts, strict=True)]
+    assert greedy_logp(traces) == pytest.approx(np.mean(alone), abs=1e-4)
+
+
+def test_recalibration_says_how_likely_its_texts_are_beside_greedy_ones(timed: Path) -> None:
+    result = cli("recalibrate", timed, "--trees", 3, "--prompts", 2, "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    rows = {row["text"]: row["logp"] for row in document["quality"]}
+    assert set(rows) == {"greedy decoding", *(row["tree"] for row in document["recalibration"])}
+    journal = [json.loads(line) for line in (timed / "recalibration.jsonl").read_text().splitlines()][1:]
+    own = [row for row in journal if row["tree"] == document["recalibration"][0]["tree"]][2:]  # behind those on new prompts
+    assert len(own) == 4
+    pooled = sum(row["logp"] * row["tokens"] for row in own) / sum(row["tokens"] for row in own)
+    assert rows[own[0]["tree"]] == pytest.approx(pooled)

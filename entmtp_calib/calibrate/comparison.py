@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from entmtp_calib.bank import TopologyBank
+from entmtp_calib.calibrate.likelihood import mean_logp
 from entmtp_calib.calibrate.recalibrate import near_tie_bound
 from entmtp_calib.engine.acceptance import GREEDY, Exact, Rule, rule_from
 from entmtp_calib.engine.decoder import Decoder, Step, autoregressive
-from entmtp_calib.engine.drafter import logp_of
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
@@ -99,16 +99,6 @@ def top_two_gap(target: Target, ids: Sequence[int], rule: Rule = GREEDY) -> floa
         logits = rule.filtered(logits) + rule.noise(torch.tensor([len(ids)], device=target.device), len(logits))[0]
     best, second = logits.topk(2).values.tolist()
     return float(best - second)
-
-
-@torch.inference_mode()
-def mean_logp(target: Target, prompt: Sequence[int], text: Sequence[int]) -> float:
-    """Mean log probability of a text's tokens under the target at temperature 1, in nats."""
-    ids = torch.tensor([[*prompt, *text]], device=target.device)
-    columns = torch.arange(ids.shape[1], device=target.device)
-    keep = torch.arange(len(prompt) - 1, ids.shape[1] - 1, device=target.device)
-    logits = target.forward(ids, None, columns[None], keep=keep).logits[0]
-    return float(logp_of(logits, ids[0, len(prompt) :]).mean())
 
 
 def _tokens(steps: Sequence[Step]) -> list[int]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from entmtp_calib.calibrate.candidates import Candidate
 from entmtp_calib.calibrate.farm import Farm, Work
+from entmtp_calib.calibrate.likelihood import mean_logp
 from entmtp_calib.calibrate.loops import looped_tokens
 from entmtp_calib.engine.acceptance import GREEDY, Rule
 from entmtp_calib.engine.decoder import Decoder
@@ -40,7 +41,8 @@ class Recalibrated:
     same_prompts: mean accept on the search prompts, at the steps of the tree's own rollouts (by replay where that is exact);
     mean_accept: pooled, on new prompts; prompt_mean: mean over these of the mean accept of each; near_ties: steps where rollout
     and replay differ because two logits are closer than the arithmetic can tell; looped: share of the tokens that stand in
-    pieces repeated again and again.
+    pieces repeated again and again; logp: mean log probability of a token of the texts on the search prompts, in nats, where they
+    are not those of plain decoding.
     """
 
     candidate: Candidate
@@ -50,6 +52,7 @@ class Recalibrated:
     steps: int
     near_ties: int
     looped: float = 0.0
+    logp: float | None = None
 
     @property
     def bias(self) -> float:
@@ -148,7 +151,7 @@ def _rollout(decoder: Decoder, label: str, name: str, ids: Sequence[int], stop: 
     row = {"tree": label, "prompt": name, "steps": len(steps), "accepted": sum(accepted), "tokens": len(text),
            "looped": looped_tokens(text), "near_ties": 0}  # fmt: skip
     if not decoder.rule.lossless:  # the text depends on the tree, so there is nothing to replay
-        return row
+        return row | {"logp": mean_logp(decoder.target, ids, text)}
     key = np.asarray([*ids, -1, *text]).tobytes()
     if key not in traces:  # trees write the same text but for near ties
         assert decoder.drafter is not None
@@ -201,7 +204,14 @@ def _summary(candidate: Candidate, rows: list[Row], seen: list[Row]) -> Recalibr
         sum(row["steps"] for row in rows),
         sum(row["near_ties"] for row in rows),
         sum(row.get("looped", 0) for row in rows) / max(1, sum(row.get("tokens", 0) for row in rows)),
+        _pooled_logp(seen),
     )
+
+
+def _pooled_logp(rows: list[Row]) -> float | None:
+    if not rows or not all("logp" in row for row in rows):
+        return None
+    return float(sum(row["logp"] * row["tokens"] for row in rows) / sum(row["tokens"] for row in rows))
 
 
 def _pooled(rows: list[Row]) -> float:
