@@ -20,7 +20,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "search": ("rollouts/search", "rollouts/joint", "rollouts/fit", "frontier.json"),
     "recalibrate": ("recalibration.jsonl",),
     "time": ("timings.jsonl",),
-    "fit-thresholds": ("rollouts/test", "rollouts/typical", "bank.json", "study.json"),
+    "fit-thresholds": ("rollouts/test", "rollouts/values", "rollouts/typical", "bank.json", "study.json"),
 }
 """Stages in order and the files of each."""
 
@@ -41,7 +41,7 @@ class RunDir:
         """An existing run.
 
         Raises:
-            ArtefactError: no run there, or one of another version.
+            ArtefactError: no run there, one of another version, or one whose options were changed by hand.
         """
         about = read_json(path / "run.json", "run", "Start one with: entmtp search --out FOLDER")
         sound = isinstance(about, dict) and about.get("format") == FORMAT
@@ -49,6 +49,8 @@ class RunDir:
             raise ArtefactError(f"{path / 'run.json'} does not describe a run.", "Give another folder.")
         if about.get("version") != VERSION:
             raise ArtefactError(f"the run {path} has version {about.get('version')}; this tool reads {VERSION}.", "Use --fresh.")
+        if about["fingerprint"] != digest({"config": about["config"], "inputs": about["inputs"]}):
+            raise ArtefactError(f"{path / 'run.json'} was changed: its options are not those it began with.", "Use --fresh.")
         return cls(path, about)
 
     @classmethod

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from entmtp_calib.errors import ArtefactError
 from entmtp_calib.rundir import STAGES, RunDir
 from entmtp_calib.storage import Journal
 
@@ -21,11 +23,25 @@ def prompts_used(run: RunDir, planned: Mapping[str, int] | None = None) -> dict[
 
     Args:
         planned: prompts asked for by stages that are still to come; stages that have begun know their own.
+
+    Raises:
+        ArtefactError: a journal or the run does not say how many.
     """
-    counts = {name: int(part["prompts"]) for name, part in run.about["inputs"]["splits"].items()}
+    counts = {name: _count(part, f"split {name}") for name, part in _mapping(run.about["inputs"].get("splits")).items()}
     asked = dict(planned or {})
     for stage in ("recalibrate", "time"):
         rows = Journal(run.file(STAGES[stage][0])).rows()
         if rows:  # a stage that was killed at once has none
-            asked[stage] = rows[0]["options"]["prompts"]
-    return counts | {stage: min(count, counts["fit"]) for stage, count in asked.items()}
+            asked[stage] = _count(rows[0].get("options"), f"stage {stage}")
+    return counts | {stage: min(count, counts.get("fit", 0)) for stage, count in asked.items()}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(value: Any, what: str) -> int:
+    count = _mapping(value).get("prompts")
+    if type(count) is not int:
+        raise ArtefactError(f"the run does not say how many prompts its {what} has.", "Make it again with --fresh.")
+    return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,24 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(EntmtpError):
         start(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("part", ["config", "inputs"])
+@pytest.mark.parametrize("wrong", [{}, {"more": 1}, {"seed": "0"}])
+def test_options_changed_by_hand_are_seen_and_fresh_begins_anew(tmp_path: Path, part: str, wrong: dict) -> None:
+    run = RunDir.start(tmp_path, {"seed": 0}, {"target": "a"}, {})
+    about = json.loads(run.file("run.json").read_text())
+    run.file("run.json").write_text(json.dumps(about | {part: wrong}))
+    with pytest.raises(ArtefactError, match="was changed") as refusal:
+        RunDir.open(tmp_path)
+    assert "--fresh" in refusal.value.hint
+    with pytest.raises(ArtefactError, match="was changed"):
+        RunDir.start(tmp_path, {"seed": 0}, {"target": "a"}, {})
+    assert RunDir.start(tmp_path, {"seed": 0}, {"target": "a"}, {}, fresh=True).about == RunDir.open(tmp_path).about
+
+
+def test_what_is_no_folder_is_no_place_for_a_run(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", Path("/dev/null"), Path("/dev/null/run")):
+        with pytest.raises(UsageError, match="is a file"):
+            RunDir.start(place, {}, {}, {})

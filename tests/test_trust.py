@@ -8,7 +8,9 @@ import pytest
 from entmtp_calib.commands._output import Table
 from entmtp_calib.commands._tables import marked
 
+from entmtp_calib.errors import ArtefactError
 from entmtp_calib.rundir import RunDir
+from entmtp_calib.storage import Journal
 from entmtp_calib.trust import SMALL, prompts_used, too_few
 
 
@@ -43,3 +45,11 @@ def test_a_stage_that_was_killed_before_its_first_line_is_as_if_not_begun(tmp_pa
     made = run(tmp_path, search=40, fit=24, test=20)
     made.file("timings.jsonl").write_bytes(b'{"stage": "ti')
     assert prompts_used(made, {"time": 4})["time"] == 4
+
+
+@pytest.mark.parametrize("line", [{}, {"options": None}, {"options": {}}, {"options": {"prompts": "4"}}])
+def test_a_journal_that_does_not_say_how_many_is_refused(tmp_path: Path, line: dict) -> None:
+    made = run(tmp_path, search=40, fit=24, test=20)
+    Journal(made.file("timings.jsonl")).append(line)
+    with pytest.raises(ArtefactError, match="stage time"):
+        prompts_used(made)
