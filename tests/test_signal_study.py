@@ -99,6 +99,16 @@ def test_the_study_finds_the_signal_that_tells_and_says_of_the_others_that_they_
     assert choose_signal([rows[0], replace(rows[0], name="later")]) == rows[0].name
 
 
+def test_where_no_ladder_gains_the_signal_that_follows_acceptance_is_chosen() -> None:
+    fit, test = parts()
+    rows = study(signal_names(4), lambda _name: COSTS, fit, test, 2, 0)
+    flat = [replace(row, cross_validated=replace(row.cross_validated, ratio=1.0)) for row in rows]
+    chosen = next(row for row in flat if row.name == choose_signal(flat))
+    assert chosen.fit_rank > 0.5
+    assert all(abs(row.fit_rank) <= chosen.fit_rank for row in flat if row.name != "combined")
+    assert np.isnan(next(row.fit_rank for row in rows if row.name == "combined"))
+
+
 def test_a_studied_signals_figures_are_those_of_its_ladder() -> None:
     fit, test = parts()
     row = study(["expected_chain_2"], lambda _name: COSTS, fit, test, 2, 3)[0]

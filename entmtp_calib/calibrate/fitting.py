@@ -63,7 +63,8 @@ class Fitted:
 
     asked: the signal that was asked for; oracle_fit, oracle_test: tokens per second of the oracle, which drafts only what it
     uses; oracle_shared: of one that drafts as a switching policy does, on the test prompts; study: what each signal tells, if it
-    was asked; method: how the policies were judged. Where the text depends on the tree, rates are measured and not replayed.
+    was asked; method: how the policies were judged; conditional: labels of the trees that the conditional bank rule would keep,
+    if it was tried. Where the text depends on the tree, rates are measured and not replayed.
     """
 
     signal: Signal
@@ -79,6 +80,7 @@ class Fitted:
     correlation: float
     study: Sequence[Studied] = ()
     method: str = "replay with measured step costs, prefill left out"
+    conditional: Sequence[str] = ()
 
     @property
     def rules(self) -> dict[str, Policy]:
@@ -215,7 +217,7 @@ def _evaluation(fitted: Fitted) -> dict[str, Any]:
         "signal_asked": fitted.asked,
         "signal_correlation": number(fitted.correlation),
         "shared_draft_seconds": list(fitted.costs.shared),
-    }
+    } | ({"conditional_trees": list(fitted.conditional)} if fitted.conditional else {})
 
 
 def number(value: float) -> float | None:

@@ -1,7 +1,7 @@
 """What each signal tells: correlation with accepted drafts, reliability, and what a ladder on it gains.
 
-Correlations and reliability are of steps on prompts that nothing was fitted to; gains are cross-validated on the fit prompts and
-replayed on the others. Numpy only; runs no model.
+Correlations and reliability are of steps on prompts that nothing was fitted to, but for one correlation that a choice rests on;
+gains are cross-validated on the fit prompts and replayed on the others. Numpy only; runs no model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from entmtp_calib.calibrate.held_out import held_out
 from entmtp_calib.calibrate.thresholds import Costs, Gain, Speed, best_static, evaluate, fit_ladder, gain, quantiles
 from entmtp_calib.policy import Static
 from entmtp_calib.replay import Replayer
-from entmtp_calib.signals import Signal
+from entmtp_calib.signals import COMBINED, Signal
 from entmtp_calib.topology import chain
 
 _BINS = 10
@@ -41,7 +41,8 @@ class Studied:
     chain, tree: correlation (Pearson, rank) with what the greedy chain and the best static tree accept, at the steps of each by
     itself, NaN where one of them is constant; reliability: steps in bins of rising signal; steady: whether acceptance only rises
     or only falls over them, within two standard errors; cross_validated: gain over static of a ladder, every fit prompt judged by
-    one that did not see it; test: gain on the test prompts of a ladder that is fitted to all fit prompts.
+    one that did not see it; test: gain on the test prompts of a ladder that is fitted to all fit prompts; fit_rank: rank
+    correlation with what the chain accepts on the fit prompts, NaN for a signal that is fitted to them.
     """
 
     name: str
@@ -51,10 +52,12 @@ class Studied:
     steady: bool
     cross_validated: Gain
     test: Gain
+    fit_rank: float = float("nan")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; null for what is not a number."""
-        return asdict(self) | {name: [None if np.isnan(x) else x for x in getattr(self, name)] for name in ("chain", "tree")}
+        pairs = {name: [_number(x) for x in getattr(self, name)] for name in ("chain", "tree")}
+        return asdict(self) | pairs | {"fit_rank": _number(self.fit_rank)}
 
 
 def study(
@@ -77,8 +80,12 @@ def study(
 
 
 def choose_signal(rows: Sequence[Studied]) -> str:
-    """The signal whose ladder gains most on prompts that it did not see; the first of equals."""
-    return max(rows, key=lambda row: row.cross_validated.ratio).name
+    """The signal whose ladder gains most on prompts that it did not see; the first of equals.
+
+    If none gains, the one that follows most closely what the chain accepts on the fit prompts.
+    """
+    best = max(rows, key=lambda row: row.cross_validated.ratio)
+    return best.name if best.cross_validated.ratio > 1 else max(rows, key=lambda row: abs(_number(row.fit_rank) or 0.0)).name
 
 
 def _study(name: str, costs: Costs, fit: Replayer, test: Replayer, bins: int, base: Speed, seed: int) -> Studied:
@@ -88,7 +95,13 @@ def _study(name: str, costs: Costs, fit: Replayer, test: Replayer, bins: int, ba
     ladder = fit_ladder(fit.reading(signal), costs, bins)
     judged = evaluate(ladder.policy, test.reading(signal), costs)
     found = _correlations(signal, test, static.policy.members[0])
-    return Studied(name, *found, gain(apart, base, seed), gain(judged, evaluate(static.policy, test, costs), seed))
+    gains = gain(apart, base, seed), gain(judged, evaluate(static.policy, test, costs), seed)
+    return Studied(name, *found, *gains, float("nan") if name == COMBINED else _fit_rank(signal, fit))
+
+
+def _fit_rank(signal: Signal, fit: Replayer) -> float:
+    run = Replayer([chain(fit.traces[0].heads)], fit.traces, signal).run(Static(0))
+    return rank_correlation(run.signals, run.accepted)
 
 
 def _correlations(
@@ -118,6 +131,10 @@ def reliability(signals: NDArray[np.float64], accepted: NDArray[Any]) -> tuple[t
     steps = np.diff([part.tree for part in bins])
     slack = 2 * np.hypot(errors[1:], errors[:-1])
     return tuple(bins), bool((steps >= -slack).all() or (steps <= slack).all())
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:
