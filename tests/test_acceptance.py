@@ -108,7 +108,11 @@ def test_filters_keep_the_tokens_of_their_definition() -> None:
             assert kept == sorted(wanted)
 
 
-@pytest.mark.parametrize("values", [(-1.0,), (float("nan"),), (float("inf"),), (1.0, -1), (1.0, 0, 0.0), (1.0, 0, 1.1), (0.0, 5)])
+SENSELESS = [(-1.0,), (float("nan"),), (float("inf"),), (1.0, -1), (1.0, 0, 0.0), (1.0, 0, 1.1), (0.0, 5), (1.0, 0, 1.0, -1),
+             (0.0, 0, 1.0, 2**63)]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", SENSELESS)
 def test_senseless_sampling_is_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(UsageError):
         Exact(*values)  # type: ignore[arg-type]

@@ -93,6 +93,8 @@ class Exact:
             raise UsageError(f"top-k is {self.top_k} and top-p {self.top_p}.", "top-k is 0 or more, top-p above 0 and at most 1.")
         if self.temperature == 0 and (self.top_k or self.top_p < 1):
             raise UsageError("top-k and top-p do nothing at temperature 0.", "Give a temperature, or leave them out.")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"the seed is {self.seed}.", "Give a whole number from 0 to 2^63 - 1.")
 
     @property
     def lossless(self) -> bool:
