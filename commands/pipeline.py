@@ -246,6 +246,8 @@ def fit_thresholds(
     check_rule(bank_rule)
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
+        if study and not calibration.config.rule.lossless:
+            screen.warn("--study replays texts, which typical acceptance does not allow; signals are compared, and not shown")
         if fresh:
             calibration.run.clear("fit-thresholds")
         calibration.require("timings.jsonl", "time")

@@ -26,6 +26,9 @@ from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import trace_text
 from entmtp_calib.evidence import Recorded
 from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
+from entmtp_calib.report.figure import Figure
+from entmtp_calib.report.material import read_material
+from entmtp_calib.report.switching import gain
 from entmtp_calib.signals import Signal
 from entmtp_calib.topology import Topology, chain
 
@@ -213,6 +216,9 @@ def test_auto_looks_at_every_signal_and_the_bank_decodes(timed: Path) -> None:
     assert cli("fit-thresholds", timed, "--quiet").exit_code == 0
     bank = load_bank(timed / "bank.json")
     assert bank.evaluation["signal_asked"] == "auto"
+    found = gain(read_material(timed))
+    assert isinstance(found, Figure)
+    assert "not lossless" in found.notes[0]
     for policy in bank.policies:
         result = cli("decode", "--bank", timed / "bank.json", "Hello", "--policy", policy, "--max-new-tokens", 12, "--json")
         assert result.exit_code == 0, result.output

@@ -89,7 +89,7 @@ def gain(material: Material) -> Figure | Missing:
     if bank is None:
         return Missing(GAIN, TITLES[GAIN], "there is no bank", "entmtp fit-thresholds")
     if not bank.evaluation.get("policies"):
-        return Missing(GAIN, TITLES[GAIN], NO_REPLAY if not material.replayable else "the bank has no evaluation", "")
+        return Missing(GAIN, TITLES[GAIN], "the bank has no evaluation", "")
     rows = gain_rows(bank)
     switching = [row for row in rows if row["arm"] in policies_that_switch(bank)]
     if switching:
@@ -104,10 +104,11 @@ def gain(material: Material) -> Figure | Missing:
     for row in rows:
         if row["arm"] == "oracle":
             sentence += f" Knowing every step's acceptance beforehand (oracle) would give {row['times_static']:.3f} times."
+    how = "replay" if material.replayable else "rollouts under typical acceptance, which is not lossless,"
     columns = ("arm", "kind", "times_static", "low", "high", "tokens_per_s", "cross_validated", "share_of_headroom",
                "switches_per_100_steps")  # fmt: skip
     return Figure(GAIN, TITLES[GAIN], sentence, columns, rows, ("test", "time"), {"recommended": bank.recommended}, (
-        "Tokens per second over those of the best static tree, on the test prompts, by replay with measured step costs. "
+        f"Tokens per second over those of the best static tree, on the test prompts, by {how} with measured step costs. "
         "Intervals: 95 %, bootstrap over prompts; they hold for the prompts, not for errors of the step costs. "
         "The oracle drafts only the tree that it takes; a policy drafts all trees that it may take.",
     ))  # fmt: skip
