@@ -1,4 +1,4 @@
-"""What choosing a tree costs per step: the signal, the policy and the switch, beside the step itself, and what it allocates.
+"""What choosing a tree costs per step: the signal, the policy and the switch, beside the step itself, and what each allocates.
 
 Run: python benchmarks/scheduler.py [--bank outputs/demo/bank.json] [--tokens 96]
 Prints Markdown. Figures are medians; close other programs first.
@@ -11,6 +11,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from itertools import cycle
 
 import numpy as np
 
@@ -41,27 +42,32 @@ def choosing(decoder: Decoder) -> list[tuple[str, Callable[[], object]]]:
     """What a step does to choose, part by part, on numbers that the step's one transfer has brought to the host."""
     signal = decoder.signal or Signal("path_value_1")
     chain, memory = np.full(max(1, signal.depth), -0.5, np.float32), Memory(signal)
-    root, entropy, count = np.float32(-0.2), np.float32(1.0), iter(range(10**9))
+    root, entropy, trees = np.float32(-0.2), np.float32(1.0), cycle(decoder.policy.members)
 
     def read() -> float:
         return float(memory.read(float(signal.at(root, entropy, chain)), 1))
 
     def switch() -> object:
-        index = decoder.policy.members[next(count) % len(decoder.policy.members)]
+        index = next(trees)
         return decoder.layouts[decoder.fitting(index, 10, False)], decoder.rows[index]
 
-    return [("signal", read), ("policy", lambda: decoder.policy.next(0, 0.3)), ("switch", switch)]
+    return [
+        ("an empty call", lambda: None),
+        ("signal", read),
+        ("policy", lambda: decoder.policy.next(0, 0.3)),
+        ("switch", switch),
+    ]
 
 
-def allocated(call: Callable[[], object]) -> int:
-    """Bytes that are still or were at most held by many calls."""
+def allocated(call: Callable[[], object]) -> tuple[int, int]:
+    """Bytes that many calls leave behind, and the most that is held while they run."""
     call()
     tracemalloc.start()
     for _ in range(REPEATS):
         call()
-    peak = tracemalloc.get_traced_memory()[1]
+    kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return peak
+    return kept, peak
 
 
 def step_ms(decoder: Decoder, ids: list[int], stop: StopRule) -> float:
@@ -82,13 +88,14 @@ def main() -> None:
     decoder = Decoder(target, model.pair.heads, bank.topologies, ladder(len(bank.trees)), bank.signal)
     step = step_ms(decoder, model.encode("Write a function that adds two numbers."), StopRule(target.end_ids, options.tokens))
     print(f"A ladder over {len(bank.trees)} trees that reads {decoder.signal}; a step takes {step:.2f} ms\n")
-    print("| part | ms | share of a step | bytes held by 2,000 |\n|---|---|---|---|")
+    print(f"| part | ms | share of a step | bytes left by {REPEATS} | bytes at most |\n|---|---|---|---|---|")
     total = 0.0
     for name, call in choosing(decoder):
         cost = median_ms(call)
         total += cost
-        print(f"| {name} | {cost:.4f} | {cost / step:.3%} | {allocated(call)} |")
-    print(f"| all | {total:.4f} | {total / step:.3%} | |")
+        left, most = allocated(call)
+        print(f"| {name} | {cost:.4f} | {cost / step:.3%} | {left} | {most} |")
+    print(f"| all | {total:.4f} | {total / step:.3%} | | |")
 
 
 if __name__ == "__main__":
