@@ -1,4 +1,4 @@
-"""The only place that writes to the terminal: results on stdout, conversation on stderr.
+"""What goes to the terminal: results on stdout, conversation on stderr. Only text that streams or is exported goes out elsewhere.
 
 Terminals may be narrow, without colour, or unable to show a sign; none of that is an error.
 """

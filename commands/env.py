@@ -11,7 +11,7 @@ from ._output import Output
 
 
 def env(
-    seed: opt.Seed = 0,
+    seed: opt.UnusedSeed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     json: opt.Json = False,
