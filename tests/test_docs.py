@@ -1,4 +1,7 @@
-"""What the documents show is what happens: their examples are run, their commands are parsed, their links lead somewhere."""
+"""What the documents show is what happens: examples are run, commands are parsed, those that need no model are run on a made run.
+
+Commands that need a model are examples of the help too, and run in `test_examples`; the Python of the README runs in `test_real`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,15 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from conftest import cli
 from entmtp_calib.commands import app
+from made_runs import whole
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = [page for page in PAGES if ">>> " in page.read_text("utf-8")]
+WITHOUT_MODEL = ("show", "report", "compare", "export", "env")
+OTHERS_OPTIONS = {"--no-deps", "--nproc-per-node", "--tiny"}  # of pip, torchrun and benchmarks/scale.py
 COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(entmtp [^|>…]+?)(?:\s{2,}#.*)?$", re.MULTILINE)
 
 
@@ -44,3 +51,27 @@ def test_files_that_documents_name_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "line", sorted({line for _page, line in shown_commands() if line.split()[1] in WITHOUT_MODEL and "=" not in line})
+)
+def test_commands_of_the_documents_that_need_no_model_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for run in re.findall(r"outputs/\w+", line):
+        whole(tmp_path / run)
+    result = cli(*shlex.split(line)[1:])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_and_targets_that_documents_name_exist(page: Path) -> None:
+    group = typer.main.get_command(app)
+    commands = [group, *group.commands.values()]  # type: ignore[attr-defined]
+    known = {name for command in commands for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    text = page.read_text("utf-8")
+    codes = (code for code in re.findall(r"`[^`\n]+`", text) if "benchmarks/" not in code)
+    named = {option for code in codes for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)}
+    assert named <= known | {"--help"} | OTHERS_OPTIONS
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"^    make (\w+)", text, re.MULTILINE)) <= set(targets)

@@ -56,7 +56,7 @@ def test_the_five_lines_of_the_readme_run(
 ) -> None:
     """The Python block of the README, on a bank made here."""
     root = Path(__file__).resolve().parent.parent
-    block = (root / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    block = (root / "README.md").read_text().split("\n```python\n")[1].split("```")[0]
     out = tmp_path / "outputs" / "demo"
     small = ("--search-prompts", 2, "--fit-prompts", 1, "--test-prompts", 1, "--max-new-tokens", 8, "--max-nodes", 4)
     stages = ("--trees", 1, "--recalibrate-prompts", 1, "--time-prompts", 1, "--rounds", 1, "--quiet")
