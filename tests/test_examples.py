@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +94,7 @@ def test_the_examples_of_the_pipeline_and_of_its_results_do_what_they_say(world:
     assert any(run["arm"] == "mine" for run in _rows("outputs/mine/timings.jsonl"))
     _explain_is_narrow_and_whole()
     _trees_that_cannot_be_measured_are_refused()
+    _every_command_speaks_on_a_poor_terminal()
     log = Path("outputs/mine/log.txt").read_text()
     assert "running on cpu" in log
     assert "wrote outputs/mine/frontier.json" in log
@@ -117,6 +121,35 @@ def _trees_that_cannot_be_measured_are_refused() -> None:
         result = cli("recalibrate", "outputs/mine", "--add-trees", "strange.json")
         assert (result.exit_code, text in " ".join(result.stderr.split())) == (code, True), result.output
     assert Path("outputs/mine/recalibration.jsonl").read_bytes() == before
+
+
+POOR = """
+import json, sys
+from entmtp_calib.commands import app
+from entmtp_calib.commands._output import speak_plainly
+speak_plainly()
+for words in json.load(sys.stdin):
+    try:
+        app(words, prog_name="entmtp")
+    except SystemExit as left:
+        if left.code:
+            sys.exit(f"{words}: {left.code}")
+"""
+
+
+def _every_command_speaks_on_a_poor_terminal() -> None:
+    """Narrow, ASCII only, without colour; all commands in one process, to save loading."""
+    lines = [shlex.split(EXAMPLES[command][-1])[1:] for command in ORDER] + [["run", "--help"]]
+    shutil.copytree(Path(), "../poor", symlinks=True, ignore=shutil.ignore_patterns("exported"))  # this process holds the lock
+    poor = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "COLUMNS": "40", "NO_COLOR": "1", "FORCE_COLOR": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", POOR], env=os.environ | poor, cwd="../poor", input=json.dumps(lines).encode(),
+        capture_output=True, check=False,
+    )  # fmt: skip
+    said = found.stdout.decode("ascii") + found.stderr.decode("ascii")
+    assert found.returncode == 0, said[-3000:]
+    assert "Traceback" not in said
+    assert "\x1b[3" not in said
 
 
 def test_the_examples_of_a_whole_run_do_what_they_say(world: Path) -> None:

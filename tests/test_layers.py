@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +86,12 @@ def test_the_library_prints_nothing() -> None:
     for path in (ROOT / "entmtp_calib").rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         assert not any(getattr(call.func, "id", "") in ("print", "exit", "eval", "exec") for call in calls), path
+
+
+def test_importing_the_library_loads_nothing_that_only_some_uses_need() -> None:
+    code = "import sys, entmtp_calib.calibrate.pipeline, entmtp_calib.calibrate.bank_decoder; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"datasets", "matplotlib", "pandas", "typer"} & set(loaded)
 
 
 def test_listed_packages_are_the_folders_on_disk() -> None:
