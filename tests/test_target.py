@@ -17,7 +17,7 @@ from entmtp_calib.engine.layout import TreeLayout
 from entmtp_calib.engine.loading import choose_placement, end_token_ids
 from entmtp_calib.engine.selftest import check_heads, check_tree_attention
 from entmtp_calib.engine.stopping import StopRule
-from entmtp_calib.engine.target import Output, Target
+from entmtp_calib.engine.target import Output, Target, _position_limit
 from entmtp_calib.engine.writer import write
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.policy import Static
@@ -155,6 +155,24 @@ def test_a_sliding_window_bounds_the_context() -> None:
     ]
     assert len(text) == 38
     assert text == plain(target, [1, 2], stop)
+
+
+def test_chunks_of_attention_bound_the_context_where_a_layer_has_them() -> None:
+    from transformers import Llama4TextConfig
+
+    config = Llama4TextConfig(num_hidden_layers=4, max_position_embeddings=128, attention_chunk_size=32)
+    assert any("chunk" in kind for kind in config.layer_types)
+    assert _position_limit(config) == 32
+    config.layer_types = ["full_attention"] * 4
+    assert _position_limit(config) == 128
+
+
+def test_a_model_without_masks_and_positions_of_its_own_is_refused_by_name() -> None:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    model = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4))
+    with pytest.raises(ArtefactError, match="bloom cannot run a tree"):
+        check_tree_attention(Target(model, frozenset(), "bloom", ""), range(11))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen2", "gemma"])

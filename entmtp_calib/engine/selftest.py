@@ -18,7 +18,7 @@ from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import trace_text
 from entmtp_calib.engine.writer import write
-from entmtp_calib.errors import ArtefactError
+from entmtp_calib.errors import ArtefactError, EntmtpError
 from entmtp_calib.topology import Topology
 
 _TREE = Topology(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0)))
@@ -41,6 +41,25 @@ def check_tree_attention(target: Target, ids: Sequence[int]) -> float:
     Raises:
         ArtefactError: the model does not follow the mask, the positions or the cache.
     """
+    try:
+        worst = _tree_error(target, ids)
+    except EntmtpError:
+        raise
+    except Exception as error:  # a model without explicit masks or positions fails in its own way
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ArtefactError(
+            f"{target.name} cannot run a tree: {reason}.", "Use a model that takes masks and positions."
+        ) from error
+    if not worst <= error_bound(target):
+        raise ArtefactError(
+            f"{target.name} does not honour tree masks: logits of a tree are off by {worst:.2g} from plain forwards.",
+            "Load it with attn_implementation='sdpa' or 'eager', or use another model.",
+        )
+    return worst
+
+
+def _tree_error(target: Target, ids: Sequence[int]) -> float:
+    """Largest relative error of a branching tree and of a cache after a commit."""
     layout = TreeLayout(_TREE, target.device)
     prefix, tree = list(ids[:4]), torch.tensor(list(ids[4 : 4 + layout.rows]), device=target.device)
     cache = target.new_cache(len(prefix) + layout.rows + 1)
@@ -61,13 +80,7 @@ def check_tree_attention(target: Target, ids: Sequence[int]) -> float:
         worst = max(worst, _error(out.logits[0, row], _plain(target, straight)))
     kept = torch.tensor(_KEPT, device=target.device)
     cache.commit(length, kept)
-    worst = max(worst, _commit_error(target, cache, prefix, tree, kept))
-    if not worst <= error_bound(target):
-        raise ArtefactError(
-            f"{target.name} does not honour tree masks: logits of a tree are off by {worst:.2g} from plain forwards.",
-            "Load it with attn_implementation='sdpa' or 'eager', or use another model.",
-        )
-    return worst
+    return max(worst, _commit_error(target, cache, prefix, tree, kept))
 
 
 def error_bound(target: Target) -> float:

@@ -191,12 +191,16 @@ def _text_config(config: Any) -> Any:
 
 
 def _position_limit(config: Any) -> int:
-    """Longest text for which every layer sees everything: inside its window a sliding layer equals a full one."""
-    limit = int(getattr(config, "max_position_embeddings", None) or 2**31)
-    kinds = getattr(config, "layer_types", None) or []
-    window = getattr(config, "sliding_window", None)
-    slides = getattr(config, "use_sliding_window", True) if not kinds else any("sliding" in str(k) for k in kinds)
-    return min(limit, int(window)) if window and slides else limit
+    """Longest text for which every layer sees everything: inside its window or chunk a local layer equals a full one."""
+    limits = [int(getattr(config, "max_position_embeddings", None) or 2**31)]
+    kinds = [str(kind) for kind in getattr(config, "layer_types", None) or []]
+    window, chunk = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    slides = any("sliding" in kind for kind in kinds) if kinds else getattr(config, "use_sliding_window", True)
+    if window and slides:
+        limits.append(int(window))
+    if chunk and (not kinds or any("chunk" in kind for kind in kinds)):
+        limits.append(int(chunk))
+    return min(limits)
 
 
 def _refuse_unsupported(config: Any, name: str) -> None:
