@@ -45,17 +45,37 @@ def load(out: Output, model: str, heads: str | None, device: str, dtype: str) ->
     return pair
 
 
-def load_of_bank(out: Output, bank: TopologyBank, model: str | None, heads: str | None, device: str, dtype: str) -> Pair:
+def load_of_bank(
+    out: Output, bank: TopologyBank, model: str | None, heads: str | None, device: str, dtype: str, graphs: str = "off"
+) -> Pair:
     """Load what a bank was made for, under the bank's names or others, and check that it is that.
 
     Raises:
         ArtefactError: another model, other heads or another template.
+        UsageError: graphs that are asked for where there are none.
     """
     from entmtp_calib.calibrate.bank_decoder import check_pair
+    from entmtp_calib.engine.loading import choose_placement
+    from entmtp_calib.engine.pair import with_graphs
+    from entmtp_calib.graph_mode import wants_graphs
 
+    wanted = wants_graphs(graphs, str(choose_placement(device, dtype).device), bank.acceptance["rule"] == "exact")
     pair = load(out, model or bank.target["name"], heads or bank.heads["name"], device, dtype)
     check_pair(bank, pair)
-    return pair
+    return with_graphs(pair, wanted)
+
+
+def say_graphs(out: Output, pair: Pair) -> None:
+    """After decoding: whether steps were replayed from CUDA graphs, or why not."""
+    from entmtp_calib.calibrate.environment import graphs_used
+
+    out.keep(graphs=graphs_used(pair.graphs))
+    if pair.graphs is None:
+        return
+    if pair.graphs.reason is not None:
+        out.warn(f"steps were not captured as CUDA graphs and ran one by one: {pair.graphs.reason}")
+    else:
+        out.say("steps were replayed from CUDA graphs")
 
 
 def start_run(out: Output, path: Path, config: RunConfig, fresh: bool, tick: Tick, dump: Path | None = None) -> Calibration:

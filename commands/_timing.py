@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._output import Column, Output, Table
+from ._session import say_graphs
 from ._tables import marked
 
 if TYPE_CHECKING:
@@ -16,16 +17,24 @@ if TYPE_CHECKING:
 DEFAULT_ROUNDS = 2
 
 
-def limits(rounds: int | None, budget: str | None) -> dict[str, Any]:
-    """How long to time: rounds (2 where neither is given) and seconds, each None where it sets no limit.
+def limits(rounds: int | None, budget: str | None, graphs: str = "auto") -> dict[str, Any]:
+    """How to time: rounds (2 where neither is given) and seconds, each None where it sets no limit, and graphs where it is said.
 
     Raises:
-        UsageError: a budget that is no length of time.
+        UsageError: a budget that is no length of time, or an unknown choice of graphs.
     """
     from entmtp_calib.calibrate.racing import seconds_of
+    from entmtp_calib.graph_mode import check_mode
 
+    check_mode(graphs)
     seconds = seconds_of(budget) if budget is not None else None
-    return {"rounds": rounds if rounds or seconds else DEFAULT_ROUNDS, "budget": seconds}
+    said = {} if graphs == "auto" else {"graphs": graphs == "on" or None}
+    return {"rounds": rounds if rounds or seconds else DEFAULT_ROUNDS, "budget": seconds} | said
+
+
+def as_timed(calibration: Calibration) -> dict[str, Any]:
+    """How the timing that a run has was asked for."""
+    return {name: calibration.options("time").get(name) for name in ("rounds", "prompts", "budget", "graphs")}
 
 
 def report_timing(screen: Output, calibration: Calibration, timed: Sequence[Any], counts: Mapping[str, int]) -> None:
@@ -40,6 +49,7 @@ def report_timing(screen: Output, calibration: Calibration, timed: Sequence[Any]
     screen.keep(cost_model_error=error, environment=environments(rows))
     if error == error:
         screen.say(f"cost model (rows, levels, context): predicted tokens/s are off by {error:.1%} on arms that it has not seen")
+    say_graphs(screen, calibration.pair)
     _say_race(screen, calibration.options("time").get("budget"), timed, rows)
     again = next(arm for arm in timed if arm.label == AR_AGAIN)
     screen.say(

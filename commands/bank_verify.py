@@ -8,7 +8,7 @@ import typer
 
 from . import _options as opt
 from ._output import Column, Output, Table
-from ._session import load_of_bank
+from ._session import load_of_bank, say_graphs
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.typical_verification import Lawful
@@ -24,6 +24,7 @@ def verify(
     heads: opt.BankHeads = None,
     max_new_tokens: opt.MaxNewTokens = 64,
     seed: opt.Seed = 0,
+    graphs: opt.Graphs = "auto",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     json: opt.Json = False,
@@ -54,7 +55,7 @@ def verify(
     screen = Output(json, quiet)
     found = load_bank(bank)
     chosen = load_prompts(task or found.task, data, prompts, seed).prompts
-    pair = load_of_bank(screen, found, model, heads, device, dtype)
+    pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
     stop = StopRule(pair.target.end_ids, max_new_tokens)
     texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
     rule = rule_from(found.acceptance, seed)
@@ -65,6 +66,7 @@ def verify(
         else:
             verdicts = verify_bank(pair, found, texts, stop, rule, partial(tick, "verify"))
     (_show if rule.lossless else _show_typical)(screen, verdicts, pair.placement.dtype_name)
+    say_graphs(screen, pair)
     screen.finish("verify")
     wrong = [verdict.arm for verdict in verdicts if not verdict.ok]
     if wrong:

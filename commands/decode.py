@@ -13,7 +13,7 @@ from . import _completion as known
 from . import _options as opt
 from ._answer import Limits, answer, tell, write_to
 from ._output import Output
-from ._session import load_of_bank
+from ._session import load_of_bank, say_graphs
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.bank_decoder import BankDecoder
@@ -49,6 +49,7 @@ def decode(
         list[str] | None, typer.Option(help="A text after which it ends; may be repeated.", show_default="none")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the noise, if the bank was made at a temperature above 0.", min=0)] = 0,
+    graphs: opt.Graphs = "auto",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     json: opt.Json = False,
@@ -73,7 +74,7 @@ def decode(
 
     if trace is not None:
         check_trace_file(trace)
-    pair = load_of_bank(screen, found, model, heads, device, dtype)
+    pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
     decoder = BankDecoder(found, pair, policy, seed, Guard() if guard else None)
     _say_where(screen, decoder.elsewhere, strict)
     log = StepLog(decoder.labels, decoder.plain_tokens_per_s)
@@ -133,10 +134,12 @@ def _run(screen: Output, model: BankDecoder, log: StepLog, text: str | None, lim
 
     if talk:
         chat(screen, model, log, text, limits)
+        say_graphs(screen, model.pair)
         return
     assert text is not None
     found = answer(model, log, model.encode(text), limits, write_to(screen))
     tell(screen, model.policy, found.figures)
+    say_graphs(screen, model.pair)
     if found.figures.speedup < 1 and model.policy != "ar":
         screen.warn(f"this was slower than plain decoding in the bank's calibration ({found.figures.speedup:.2f} ×)")
     statistics = {"policy": model.policy} | asdict(found.figures)

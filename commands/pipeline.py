@@ -26,7 +26,7 @@ from ._tables import (
     marked,
     policy_table,
 )
-from ._timing import limits, report_profile, report_timing
+from ._timing import as_timed, limits, report_profile, report_timing
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
@@ -67,6 +67,7 @@ def run(
     budget: opt.Budget = None,
     signal: opt.Signal = "auto",
     bank_rule: opt.BankRule = "hull",
+    graphs: opt.Graphs = "auto",
     seed: opt.Seed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -93,7 +94,7 @@ def run(
     config = RunConfig(**options_of(ctx, preset))
     check_asked(signal)  # a typo should not cost the hours before the signal is read
     check_rule(bank_rule, config.rule.lossless)
-    timing = limits(rounds, budget) | {"prompts": time_prompts}
+    timing = limits(rounds, budget, graphs) | {"prompts": time_prompts}
     added = _added(add_trees)
     stages = {"trees": trees, "prompts": recalibrate_prompts} | ({"added": added} if added else {}), timing
     if not fresh and dump_prompts is None and already_there(screen, out, config, *stages, signal, bank_rule):
@@ -114,7 +115,7 @@ def run(
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts, added=added)
         report_recalibration(screen, calibration, recalibrated, counts)
         screen.say("time: every arm on every prompt, interleaved")
-        timed = calibration.time(**timing)
+        timed = calibration.time(**timing | {"graphs": calibration.wants_graphs(graphs)})
         report_timing(screen, calibration, timed, counts)
         screen.say("fit-thresholds: policies by replay" if config.rule.lossless else "fit-thresholds: policies by rollouts")
         calibration.fit(signal, timed, recalibrated, rule=bank_rule)
@@ -203,6 +204,7 @@ def time(
     budget: opt.Budget = None,
     prompts: opt.TimePrompts = 4,
     profile: opt.Profile = False,
+    graphs: opt.Graphs = "auto",
     seed: opt.SameSeed = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -212,10 +214,10 @@ def time(
 ) -> None:
     """Time plain decoding, every candidate and the published 63-node tree, end to end and interleaved."""
     screen = Output(json, quiet)
-    timing = limits(rounds, budget)
+    timing = limits(rounds, budget, graphs)
     with screen.progress() as tick:
         calibration = open_run(screen, run_folder, device, dtype, seed, tick)
-        timed = calibration.time(prompts=prompts, fresh=fresh, **timing)
+        timed = calibration.time(prompts=prompts, fresh=fresh, **timing | {"graphs": calibration.wants_graphs(graphs)})
         report_timing(screen, calibration, timed, prompt_counts(screen, calibration, {"time": prompts}))
         if profile:
             report_profile(screen, calibration, timed, prompts, tick)
@@ -252,8 +254,7 @@ def fit_thresholds(
             calibration.run.clear("fit-thresholds")
         calibration.require("timings.jsonl", "time")
         recalibrated = calibration.recalibrate(**calibration.options("recalibrate"))
-        timing: dict[str, Any] = {name: calibration.options("time").get(name) for name in ("rounds", "prompts", "budget")}
-        calibration.fit(signal, calibration.time(**timing), recalibrated, study, bank_rule)
+        calibration.fit(signal, calibration.time(**as_timed(calibration)), recalibrated, study, bank_rule)
     _report_bank(screen, calibration)
     screen.say(f"next: entmtp decode --bank {run_folder / 'bank.json'} 'your prompt'")
     screen.finish("fit-thresholds")

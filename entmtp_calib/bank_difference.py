@@ -22,7 +22,7 @@ from entmtp_calib.topology import Node
 Interval = tuple[float, float]
 _RESAMPLES = 1000
 _LEVEL = 0.95
-_SAME = ("cpu", "device", "dtype")
+_SAME = ("cpu", "device", "dtype", "graphs")
 
 
 @dataclass(frozen=True, slots=True)

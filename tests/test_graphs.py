@@ -20,15 +20,16 @@ from entmtp_calib.engine.acceptance import GREEDY, Exact, Rule, Typical
 from entmtp_calib.engine.decoder import HELD, Decoder, Step
 from entmtp_calib.engine.drafter import Draft
 from entmtp_calib.engine.graph_decoder import GraphDecoder, GraphRehearsal
-from entmtp_calib.engine.graphs import Captured, Graphs, rounded, wants_graphs
+from entmtp_calib.engine.graphs import Captured, Graphs, rounded
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.rehearsal import cache_error
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import UsageError
+from entmtp_calib.graph_mode import wants_graphs
 from entmtp_calib.guard import Guard
 from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy, Static
-from entmtp_calib.topology import Topology, chain
+from entmtp_calib.topology import Topology
 
 STOP = StopRule(frozenset([END]), 20)
 BANK = [Topology(), *(random_tree(random.Random(seed), 4 * seed) for seed in (1, 2, 3))]
@@ -363,63 +364,3 @@ def test_a_model_on_two_devices_is_left_alone(heads: DraftHeads) -> None:
     spread = Target(tiny_model(), frozenset([END]), "tiny", "sha256:tiny")
     spread.model.lm_head.to("meta")
     assert Graphs(spread, Strict()).reason is not None
-
-
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.fixture(scope="module")
-def gpu_target() -> Target:
-    return Target(tiny_model().to("cuda"), frozenset([END]), "tiny", "sha256:tiny")
-
-
-@cuda
-@pytest.mark.gpu
-@pytest.mark.parametrize("architecture", ["hydra", "hydra++", "medusa"])
-@pytest.mark.parametrize("rule", [GREEDY, Exact(0.8, top_p=0.9, seed=3)], ids=str)
-def test_captured_steps_are_plain_steps_on_a_gpu(gpu_target: Target, architecture: str, rule: Rule) -> None:
-    heads = random_heads(gpu_target, architecture)
-    policy = switching(gpu_target, heads, rule)
-    graphs = Graphs(gpu_target)
-    args = (gpu_target, heads, BANK, policy, "path_value_2", rule)
-    fast, slow = GraphDecoder(*args, graphs=graphs), Decoder(*args)
-    for prompt in ([3, 1, 4], [9, 2], list(range(6, 60))):
-        ours, theirs = fast.begin(prompt, STOP), slow.begin(prompt, STOP)
-        assert told(list(fast.resume(ours))) == told(list(slow.resume(theirs)))
-        size = len(ours.context.ids)
-        assert torch.allclose(ours.context.cache.store[..., :size, :], theirs.context.cache.store[..., :size, :], atol=1e-3)
-    assert graphs.reason is None, graphs.reason
-    assert set(graphs.steps(ours.context.cache, fast)) == set(policy.members)
-
-
-@cuda
-@pytest.mark.gpu
-def test_interleaved_texts_on_a_gpu(gpu_target: Target) -> None:
-    heads = random_heads(gpu_target, "hydra++")
-    decoder = GraphDecoder(gpu_target, heads, [chain(3), BANK[2]], Static(1), graphs=Graphs(gpu_target))
-    prompts = [[3, 1, 4], [9, 9, 2, 6]]
-    texts: list[list[int]] = [[], []]
-    for pair in zip(*(decoder.steps(prompt, STOP) for prompt in prompts), strict=False):
-        for text, step in zip(texts, pair, strict=True):
-            text += step.tokens
-    for text, prompt in zip(texts, prompts, strict=True):
-        assert text == plain(gpu_target, prompt, STOP)[: len(text)]
-    assert decoder.graphs.reason is None, decoder.graphs.reason
-
-
-@cuda
-@pytest.mark.gpu
-def test_a_step_waits_for_the_device_once_on_a_gpu(gpu_target: Target) -> None:
-    heads = random_heads(gpu_target, "hydra++")
-    decoder = Decoder(gpu_target, heads, BANK, Static(2))
-    generation = decoder.begin([3, 1, 4], STOP)
-    with torch.inference_mode():
-        draft = decoder.draft(generation.root)
-        decoder.verify(2, draft, 3, generation.context.cache, generation.context.memory)  # sets up what a first call does
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            _accepted, root = decoder.verify(2, draft, 3, generation.context.cache, generation.context.memory)
-            decoder.draft(root)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")

@@ -14,6 +14,7 @@ import torch
 
 from entmtp_calib.calibrate.paired import Ratio
 from entmtp_calib.calibrate.timing import AR_AGAIN, Row, Timed
+from entmtp_calib.engine.graphs import Graphs
 from entmtp_calib.engine.target import Target
 from entmtp_calib.provenance import machine, versions
 
@@ -22,23 +23,28 @@ LARGE_CV = 0.1
 
 
 class Watch:
-    """The environment as rows for the journal, at the beginning of a session and at its end."""
+    """The environment as rows for the journal, at the beginning of a session and at its end.
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    Args:
+        graphs: where steps are captured; None where they are not.
+    """
+
+    def __init__(self, target: Target, graphs: Graphs | None = None) -> None:
+        self.target, self.graphs = target, graphs
         self._began = (time.perf_counter(), time.process_time())
 
     def start(self) -> Row:
-        """Device, dtype, threads, versions, processor and load; from now on this process's own share is counted."""
+        """Device, dtype, threads, graphs, versions, processor and load; from now on this process's own share is counted."""
         self._began = (time.perf_counter(), time.process_time())
         about = {"device": str(self.target.device), "dtype": str(self.target.dtype).removeprefix("torch."),
-                 "threads": torch.get_num_threads(), "versions": versions()}  # fmt: skip
+                 "threads": torch.get_num_threads(), "graphs": graphs_used(self.graphs), "versions": versions()}  # fmt: skip
         return journal_row({"environment": {"when": "start"} | about | machine()})
 
     def end(self) -> Row:
-        """The load, and how many cores this process kept busy meanwhile."""
+        """The load, how many cores this process kept busy meanwhile, and what became of graphs."""
         wall, own = (now - then for now, then in zip((time.perf_counter(), time.process_time()), self._began, strict=True))
-        return journal_row({"environment": {"when": "end", "own_cores": round(own / wall, 2)} | machine()})
+        about = {"when": "end", "own_cores": round(own / wall, 2), "graphs": graphs_used(self.graphs)}
+        return journal_row({"environment": about | machine()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,17 @@ def trouble(timed: Sequence[Timed], rows: Sequence[Mapping[str, Any]]) -> Troubl
     if busy is None or busy["load"] - busy["own_cores"] < FOREIGN_LOAD:
         return found
     return Trouble(found.again, found.noisy, busy["load"], busy["cores"], busy["own_cores"])
+
+
+def graphs_used(graphs: Graphs | None) -> str:
+    """Whether steps are captured: "on", "off", or why that was given up."""
+    return "off" if graphs is None else "on" if graphs.reason is None else f"given up: {graphs.reason}"
+
+
+def timed_with_graphs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The same for a whole timing: why graphs were given up, if they were at any time."""
+    found = [about.get("graphs", "off") for about in environments(rows)] or ["off"]
+    return next((said for said in found if said not in ("on", "off")), found[-1])
 
 
 def journal_row(what: dict[str, Any]) -> Row:

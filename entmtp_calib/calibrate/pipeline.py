@@ -14,6 +14,7 @@ from entmtp_calib.calibrate.bank_rules import HULL, check_rule
 from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
 from entmtp_calib.calibrate.cost_model import Predicted
+from entmtp_calib.calibrate.environment import timed_with_graphs
 from entmtp_calib.calibrate.farm import Farm
 from entmtp_calib.calibrate.fit_stage import by_replay, by_rollouts
 from entmtp_calib.calibrate.fitting import Fitted, make_bank
@@ -28,10 +29,11 @@ from entmtp_calib.calibrate.time_stage import progress, race_of, speeds
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.engine.acceptance import GREEDY, Exact
 from entmtp_calib.engine.limits import check_depth
-from entmtp_calib.engine.pair import Pair
+from entmtp_calib.engine.pair import Pair, with_graphs
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.evidence import Trace
+from entmtp_calib.graph_mode import wants_graphs
 from entmtp_calib.provenance import machine, provenance
 from entmtp_calib.rundir import STAGES, RunDir
 from entmtp_calib.signals import AUTO, signal_depth
@@ -171,16 +173,32 @@ class Calibration:
         """Options that a stage was begun with."""
         return self.run.journal_options(STAGES[stage][0])
 
-    def time(self, rounds: int | None, prompts: int, fresh: bool = False, budget: float | None = None) -> list[Timed]:
-        """Time plain decoding and every candidate, interleaved; rounds and budget as in `Race`."""
+    def time(
+        self, rounds: int | None, prompts: int, fresh: bool = False, budget: float | None = None, graphs: bool | None = None
+    ) -> list[Timed]:
+        """Time plain decoding and every candidate, interleaved; rounds and budget as in `Race`.
+
+        Args:
+            graphs: whether every arm's steps are captured; from now on those of this run's decoders are, or are not.
+        """
         race = race_of(self.candidates(), rounds, budget, self.traces("fit") if self.config.rule.lossless else None)
-        options = {"rounds": rounds, "prompts": prompts, "machine": machine()["cpu"]} | ({"budget": budget} if budget else {})
+        more = ({"budget": budget} if budget else {}) | ({"graphs": True} if graphs else {})
+        options = {"rounds": rounds, "prompts": prompts, "machine": machine()["cpu"]} | more
         journal, rows = self.run.stage_journal("time", options, fresh)
         chosen = self.splits.fit[:prompts]
+        self._pair = with_graphs(self.pair, bool(graphs))
         return time_arms(
             self.pair.target, self.pair.heads, race, chosen, self.stop, self.config.seed, journal, rows,
-            progress(race, len(chosen), rows, self.tick), self.config.rule,
+            progress(race, len(chosen), rows, self.tick), self.config.rule, self.pair.graphs,
         )  # fmt: skip
+
+    def wants_graphs(self, mode: str) -> bool:
+        """Whether the timing of this run captures steps.
+
+        Raises:
+            UsageError: an unknown mode, or graphs asked for where there are none.
+        """
+        return wants_graphs(mode, self.config.device, self.config.rule.lossless)
 
     def timing_rows(self) -> list[dict[str, Any]]:
         """The rows of the timing journal; its first line has the options of the stage."""
@@ -209,7 +227,10 @@ class Calibration:
             asdict(self.config), self.run.about["inputs"], sorted(self.pair.target.end_ids),
             str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
         )  # fmt: skip
-        replace(bank_file, evaluation={**bank_file.evaluation, "bank_rule": rule}).save(self.run.file("bank.json"))
+        graphs = timed_with_graphs(self.timing_rows())
+        measured = {**bank_file.measured} | ({"graphs": graphs} if graphs != "off" else {})
+        more = {**bank_file.evaluation, "bank_rule": rule}
+        replace(bank_file, measured=measured, evaluation=more).save(self.run.file("bank.json"))
         return fitted
 
     def check_signal(self, signal: str) -> None:

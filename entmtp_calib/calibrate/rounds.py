@@ -21,6 +21,8 @@ from entmtp_calib.calibrate.timing import AR_AGAIN, Row, Timed, summarise
 from entmtp_calib.engine.acceptance import GREEDY, Rule
 from entmtp_calib.engine.decoder import Decoder, Step
 from entmtp_calib.engine.drafter import Drafter
+from entmtp_calib.engine.graph_decoder import decoder_with, prepare
+from entmtp_calib.engine.graphs import Graphs
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.policy import Static
@@ -53,6 +55,7 @@ def time_arms(
     rows: list[Row],
     on_run: Callable[[int], None] | None = None,
     rule: Rule = GREEDY,
+    graphs: Graphs | None = None,
 ) -> list[Timed]:
     """Time the arms of a race on every prompt; what the journal holds is not timed again.
 
@@ -61,13 +64,14 @@ def time_arms(
     Args:
         rows: of the journal; it grows.
         rule: how tokens are chosen and drafts accepted.
+        graphs: where steps are captured, plain decoding's too; None for none.
 
     Raises:
         EntmtpError: an arm's tokens differ between repeats.
     """
-    decoders = {arm.label: Decoder(target, drafter, [arm.topology], Static(0), rule=rule) for arm in race.arms}
+    decoders = {arm.label: decoder_with(graphs, target, drafter, [arm.topology], Static(0), rule=rule) for arm in race.arms}
     runners = {label: decoder_runner(decoder) for label, decoder in decoders.items()}
-    run_race(race, Rounds(runners, prompts, stop, seed, rows, journal, on_run), Watch(target))
+    run_race(race, Rounds(runners, prompts, stop, seed, rows, journal, on_run), Watch(target, graphs))
     drafted = {row["arm"] for row in rows if "draft_seconds" in row}
     for arm in race.arms:
         if arm.label not in drafted and arm.label != AR_AGAIN:
@@ -157,6 +161,7 @@ def draft_seconds(decoder: Decoder, repeats: int = _DRAFT_REPEATS) -> float:
     """Median seconds of one draft of the decoder's trees; 0 where nothing is drafted."""
     if not decoder.drafted.levels:
         return 0.0
+    prepare(decoder)
     with torch.inference_mode():
         root = decoder.dummy_root()
         times = []
@@ -168,10 +173,11 @@ def draft_seconds(decoder: Decoder, repeats: int = _DRAFT_REPEATS) -> float:
 
 
 def decoder_runner(decoder: Decoder) -> Runner:
-    """Runs a decoder."""
+    """Runs a decoder; what it must capture is captured before the clock runs."""
 
     def run(ids: Sequence[int], stop: StopRule) -> Run:
         device = decoder.target.device
+        prepare(decoder, len(ids) + stop.max_new_tokens)
         start = clock(device)
         generation = decoder.begin(ids, stop)
         prefilled = clock(device)

@@ -122,6 +122,20 @@ def decoder_with(graphs: Graphs | None, *args: Any, **options: Any) -> Decoder:
     return Decoder(*args, **options) if graphs is None else GraphDecoder(*args, graphs=graphs, **options)
 
 
+def rehearsal_with(graphs: Graphs | None, *args: Any) -> Rehearsal:
+    """A rehearsal that replays its verification, or a plain one where there are no graphs."""
+    return Rehearsal(*args) if graphs is None else GraphRehearsal(*args, graphs=graphs)
+
+
+def prepare(decoder: Decoder, tokens: int = 1) -> None:
+    """Capture, where a decoder does that and has not yet, all that a text of so many tokens needs, prompt included.
+
+    To be called before a clock runs.
+    """
+    if isinstance(decoder, GraphDecoder):
+        decoder.prepare(tokens)
+
+
 class ArenaContext(Context):
     """A context whose caches are those of an arena, which goes back to the others when the context is not used any more.
 

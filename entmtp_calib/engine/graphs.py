@@ -18,9 +18,7 @@ from torch import Tensor
 from entmtp_calib.engine.drafter import Drafter
 from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.target import Target
-from entmtp_calib.errors import UsageError
 
-MODES = ("auto", "on", "off")
 Work = Callable[..., Sequence[Tensor]]
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Captures a function without arguments or result, and gives another that repeats what it did on the device."""
@@ -158,32 +156,6 @@ class Graphs:
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # an operator that cannot be captured, no memory
             self.reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return None
-
-
-def check_mode(mode: str) -> None:
-    """Refuse an unknown one.
-
-    Raises:
-        UsageError: it is not "auto", "on" or "off".
-    """
-    if mode not in MODES:
-        raise UsageError(f"unknown choice of graphs {mode!r}.", f"Known: {', '.join(MODES)}.")
-
-
-def wants_graphs(mode: str, device: str, exact: bool) -> bool:
-    """Whether steps are to be captured: by default on CUDA, where acceptance is exact.
-
-    Args:
-        device: as torch names it.
-
-    Raises:
-        UsageError: an unknown mode, or graphs asked for where there are none.
-    """
-    check_mode(mode)
-    cuda = torch.device(device).type == "cuda"
-    if mode == "on" and not cuda:
-        raise UsageError(f"--graphs on was given and the model runs on {device}.", "CUDA graphs need a CUDA device.")
-    return mode == "on" or (mode == "auto" and cuda and exact)
 
 
 def rounded(capacity: int) -> int:

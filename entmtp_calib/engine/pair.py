@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from entmtp_calib.engine.graphs import Graphs
 from entmtp_calib.engine.head_files import LoadedHeads, load_heads
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.loading import Placement, load_target, wants_packing
@@ -24,7 +25,10 @@ _SANITY_TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target with its tokenizer and, unless only plain decoding is wanted, its heads."""
+    """A target with its tokenizer and, unless only plain decoding is wanted, its heads.
+
+    graphs: where steps are captured and replayed; None where they are not.
+    """
 
     target: Target
     tokenizer: Any
@@ -33,11 +37,17 @@ class Pair:
     sanity: HeadSanity | None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    graphs: Graphs | None = None
 
     @property
     def heads(self) -> Any:
         """The drafter, or None."""
         return self.loaded.heads if self.loaded else None
+
+
+def with_graphs(pair: Pair, wanted: bool) -> Pair:
+    """The same pair, whose decoders capture their steps, or do not."""
+    return replace(pair, graphs=Graphs(pair.target) if wanted else None)
 
 
 def load_pair(model: str, heads: str | None, placement: Placement) -> Pair:
