@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import VOCAB, cli, plain, random_tree
+from conftest import VOCAB, plain, random_tree
 
-from entmtp_calib.bank import load_bank
 from entmtp_calib.calibrate.likelihood import greedy_logp, mean_logp
 from entmtp_calib.calibrate.thresholds import Costs, best_static, evaluate, fit_hysteresis, fit_ladder
-from entmtp_calib.calibrate.typical_fitting import METHOD
+from entmtp_calib.calibrate.timing import Timed
+from entmtp_calib.calibrate.typical_fitting import fit_recorded
+from entmtp_calib.calibrate.typical_rollouts import Walks
 from entmtp_calib.calibrate.typical_steps import RecordedSteps, at_random, best_choices, outcome_of
 from entmtp_calib.calibrate.typical_verification import lawful_margins
 from entmtp_calib.engine.acceptance import Typical
@@ -26,9 +25,6 @@ from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import trace_text
 from entmtp_calib.evidence import Recorded
 from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
-from entmtp_calib.report.figure import Figure
-from entmtp_calib.report.material import read_material
-from entmtp_calib.report.switching import gain
 from entmtp_calib.signals import Signal
 from entmtp_calib.topology import Topology, chain
 
@@ -161,104 +157,48 @@ def test_own_rollouts_are_costed_step_by_step() -> None:
     assert found.switches == pytest.approx(100 * 2 / 5)
 
 
-SETTINGS = ("--acceptance", "typical", "--temperature", 1.0, "--epsilon", 0.001, "--schedule", "joint", "--search-prompts", 4,
-            "--fit-prompts", 5, "--test-prompts", 3, "--max-new-tokens", 24, "--max-nodes", 8, "--dtype", "float32",
-            "--device", "cpu")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def timed(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path, tiny_heads: Path, prompt_file: Path) -> Path:
-    """A run with typical acceptance up to its timings, in which the bank has three trees."""
-    out = tmp_path_factory.mktemp("runs") / "typical"
-    for words in (("search", "--out", out, "--model", tiny_folder, "--heads", tiny_heads, "--task", prompt_file, *SETTINGS),
-                  ("recalibrate", out, "--trees", 3, "--prompts", 2), ("time", out, "--rounds", 2, "--prompts", 2)):  # fmt: skip
-        result = cli(*words, "--quiet")
-        assert result.exit_code == 0, result.output
-    slow_down(out / "timings.jsonl")
-    return out
-
-
-def slow_down(path: Path, again: float = 1.0) -> None:
-    """Make every step of a timing take what its rows make of it, so that the bank does not depend on this machine.
+class MadeUp:
+    """Rollouts in which the large tree pays where the signal is high, and a policy's own text is as good as that, or worse.
 
     Args:
-        again: how many times slower the repeat of plain decoding is than plain decoding.
+        spoils: whether texts that switch accept nothing, though the recorded steps promised more.
     """
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
-        if "steps" in row:
-            size = int(row["arm"][1:].split("-")[0]) if row["arm"][0] == "n" else 63 if row["arm"] == "default-63" else 0
-            factor = again if row["arm"] == "ar-again" else 1.0
-            row |= {"prefill_seconds": 0.01, "seconds": (0.01 + row["steps"] * (0.02 + 0.0001 * size)) * factor}
-    path.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
+
+    def __init__(self, spoils: bool) -> None:
+        self.spoils = spoils
+        self.asked: list[tuple[str, str, str]] = []
+
+    def record(self, part: str, policy: Policy, signal: Signal | None) -> list[Recorded]:
+        self.asked.append(("record", part, policy.kind))
+        return made_up(len(self.asked))
+
+    def decode(self, part: str, policy: Policy, signal: Signal | None) -> Walks:
+        self.asked.append(("decode", part, policy.kind))
+        index, tokens = list[np.ndarray](), list[np.ndarray]()
+        for text in made_up(99):
+            chosen = policy.next_many(np.zeros(len(text), np.int64), np.exp(text.root_logp.astype(float)))
+            made = text.depths[np.arange(len(text)), chosen] + 1
+            index.append(chosen.astype(np.int32))
+            tokens.append(np.ones_like(made) if self.spoils and len(policy.members) > 1 else made)
+        return index, tokens
 
 
-def test_the_fit_ends_in_the_same_bytes_and_goes_on_where_it_was_killed(timed: Path) -> None:
-    result = cli("fit-thresholds", timed, "--signal", "path_value_2")
-    assert result.exit_code == 0, result.output
-    assert "not lossless" in result.stdout
-    bank = load_bank(timed / "bank.json")
-    assert len(bank.trees) > 1
-    assert bank.evaluation["method"] == METHOD
-    assert ("No measurable gain" in result.stdout) == (bank.recommended == "static")
-    files = {path: path.read_bytes() for path in sorted((timed / "rollouts" / "typical").iterdir())}
-    assert len(files) >= 5 + 3 + 3
-    before = json.loads((timed / "bank.json").read_text())
-    for path in list(files)[::2]:
-        path.unlink()
-    assert cli("fit-thresholds", timed, "--signal", "path_value_2", "--quiet").exit_code == 0
-    assert {path: path.read_bytes() for path in sorted((timed / "rollouts" / "typical").iterdir())} == files
-    after = json.loads((timed / "bank.json").read_text())
-    assert {**after, "provenance": 0, "measured": 0} == {**before, "provenance": 0, "measured": 0}
-
-
-def test_auto_looks_at_every_signal_and_the_bank_decodes(timed: Path) -> None:
-    assert cli("fit-thresholds", timed, "--quiet").exit_code == 0
-    bank = load_bank(timed / "bank.json")
-    assert bank.evaluation["signal_asked"] == "auto"
-    found = gain(read_material(timed))
-    assert isinstance(found, Figure)
-    assert "not lossless" in found.notes[0]
-    for policy in bank.policies:
-        result = cli("decode", "--bank", timed / "bank.json", "Hello", "--policy", policy, "--max-new-tokens", 12, "--json")
-        assert result.exit_code == 0, result.output
-    assert cli("run", "--check", timed, "--quiet").exit_code == 0
-
-
-def test_a_rollout_of_another_prompt_is_refused(timed: Path) -> None:
-    assert cli("fit-thresholds", timed, "--signal", "path_value_2", "--quiet").exit_code == 0
-    files = sorted((timed / "rollouts" / "typical").glob("recorded-fit-*.npz"))
-    kept = files[0].read_bytes()
-    files[0].write_bytes(files[1].read_bytes())
-    result = cli("fit-thresholds", timed, "--signal", "path_value_2", "--quiet")
-    assert result.exit_code == 3
-    assert "another prompt" in result.stderr
-    files[0].write_bytes(kept)
-
-
-def test_timing_repeats_the_text_of_every_arm_and_has_an_a_a_floor(timed: Path) -> None:
-    """Trees are faster only by more than plain decoding differs from itself, and an arm must write the same in all rounds."""
-    path = timed / "timings.jsonl"
-    kept = path.read_bytes()
-    rows = [row for row in map(json.loads, kept.splitlines()) if row.get("round", -1) >= 0 and "steps" in row]
-    texts = {(row["arm"], row["prompt"]): {row["ids"]} for row in rows}
-    assert len(rows) == 2 * len(texts)
-    assert all(row["ids"] in texts[row["arm"], row["prompt"]] for row in rows)
-    assert texts["ar", rows[0]["prompt"]] == texts["ar-again", rows[0]["prompt"]]
-    fit = ("fit-thresholds", timed, "--signal", "path_value_2", "--quiet")
-    assert cli(*fit).exit_code == 0
-    assert len(load_bank(timed / "bank.json").trees) > 1
-    slow_down(path, 4.0)
-    assert cli(*fit).exit_code == 0
-    assert [tree.label for tree in load_bank(timed / "bank.json").trees] == ["ar"]
-    lines = kept.splitlines(keepends=True)
-    place = next(n for n, line in enumerate(lines) if b'"ar-again"' in line and b'"round": 1' in line)
-    lines[place] = lines[place].replace(json.loads(lines[place])["ids"].encode(), b"0123456789abcdef")
-    path.write_bytes(b"".join(lines))
-    result = cli("time", timed, "--rounds", 2, "--prompts", 2, "--quiet")
-    assert result.exit_code == 1
-    assert "wrote different tokens" in result.stderr
-    path.write_bytes(kept)
+@pytest.mark.parametrize("spoils", [False, True])
+def test_a_policy_is_recommended_for_what_its_own_rollouts_give(spoils: bool) -> None:
+    """Two passes where a policy switches; a gain that only the recorded steps promised is no gain."""
+    kept = [Timed(name, tree, 1.0, 1.0, seconds, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0)
+            for name, tree, seconds in zip(("ar", "small", "large"), trees(), COSTS.alone, strict=True)]  # fmt: skip
+    evidence = MadeUp(spoils)
+    fitted = fit_recorded("base_top1", kept, {"ar": 1.0}, lambda _name: COSTS, evidence, 0)
+    assert evidence.asked[:3] == [("record", "fit", "static"), ("record", "fit", "ladder"), ("record", "test", "static")]
+    assert [asked[2] for asked in evidence.asked[3:]] == ["static", "ladder", "hysteresis"]
+    assert [judged.name for judged in fitted.policies] == ["static", "ladder", "hysteresis"]
+    ladder = fitted.policies[1]
+    assert ladder.cross_validated.ratio > 1.05
+    assert sum(len(outcome) for outcome in (ladder.fit.tokens, ladder.test.tokens)) == 2 * 8 + 8
+    assert (fitted.recommended == "static") == spoils
+    assert (ladder.gain.ratio > 1) != spoils
+    assert fitted.oracle_test >= fitted.policies[0].test.tokens_per_s
 
 
 def test_a_plain_forward_tells_lawful_texts_from_others(target: Target, heads: DraftHeads) -> None:
@@ -278,34 +218,9 @@ def test_a_plain_forward_tells_lawful_texts_from_others(target: Target, heads: D
     assert any((found < 0).any() for found in strict)
 
 
-def test_a_bank_with_typical_acceptance_is_verified_by_its_rule(timed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli("fit-thresholds", timed, "--signal", "path_value_2", "--quiet").exit_code == 0
-    words = ("verify", timed / "bank.json", "--prompts", 2, "--max-new-tokens", 20, "--dtype", "float32", "--json")
-    rows = json.loads(cli(*words).stdout)["verification"]
-    assert all((row["unlawful"], row["repeated"]) == (0, 2) for row in rows)
-    assert sum(row["drafts"] for row in rows) > 10
-    monkeypatch.setattr(Typical, "judge", lambda self, layout, tokens, logits, choices: (tokens >= 0, layout.depths.float()))
-    result = cli(*words)
-    assert result.exit_code == 4
-    assert "break the rule" in result.stderr
-
-
 def test_greedy_texts_are_as_likely_as_their_traces_say(target: Target, heads: DraftHeads) -> None:
     stop = StopRule(frozenset(), 20)
     texts = [plain(target, ids, stop) for ids in PROMPTS]
     traces = [trace_text(target, heads, "", ids, text) for ids, text in zip(PROMPTS, texts, strict=True)]
     alone = [mean_logp(target, ids, text) for ids, text in zip(PROMPTS, texts, strict=True)]
     assert greedy_logp(traces) == pytest.approx(np.mean(alone), abs=1e-4)
-
-
-def test_recalibration_says_how_likely_its_texts_are_beside_greedy_ones(timed: Path) -> None:
-    result = cli("recalibrate", timed, "--trees", 3, "--prompts", 2, "--json")
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    rows = {row["text"]: row["logp"] for row in document["quality"]}
-    assert set(rows) == {"greedy decoding", *(row["tree"] for row in document["recalibration"])}
-    journal = [json.loads(line) for line in (timed / "recalibration.jsonl").read_text().splitlines()][1:]
-    own = [row for row in journal if row["tree"] == document["recalibration"][0]["tree"]][2:]  # behind those on new prompts
-    assert len(own) == 4
-    pooled = sum(row["logp"] * row["tokens"] for row in own) / sum(row["tokens"] for row in own)
-    assert rows[own[0]["tree"]] == pytest.approx(pooled)
