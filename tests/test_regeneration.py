@@ -48,3 +48,5 @@ def test_banks_differ_by_trees_policies_and_fields_but_not_by_provenance() -> No
         "policy static is {'index': 1} and was {'index': 0}",
         "field recommended differs",
     ]
+    evaluations = ({"evaluation": {"rule": rule, "same": 1}} for rule in ("hull", "conditional"))
+    assert differing_banks(*(old | evaluation for evaluation in evaluations)) == ["field evaluation differs in rule"]

@@ -93,8 +93,14 @@ def differing_banks(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
         if before != after:
             found.append(f"policy {name} is {after} and was {before}")
     rest = sorted(({*old, *new}) - _MEASURED - {"trees", "policies"})
-    found += [f"field {name} differs" for name in rest if old.get(name) != new.get(name)]
+    found += [f"field {name} differs{_where(old.get(name), new.get(name))}" for name in rest if old.get(name) != new.get(name)]
     return _few(found, "fields")
+
+
+def _where(old: Any, new: Any) -> str:
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return ""
+    return " in " + ", ".join(name for name in sorted({*old, *new}) if old.get(name) != new.get(name))
 
 
 def _by_prompt(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
