@@ -1,6 +1,6 @@
 """What one rollout tells about every tree: traces, the walk of a topology over them, and recorded steps.
 
-Under greedy acceptance the text does not depend on the tree, so the ranks of the true tokens under each head decide what any
+Under exact acceptance the text does not depend on the tree, so the ranks of the true tokens under each head decide what any
 topology accepts at any position. Numpy only; knows nothing of models or files.
 """
 
@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The greedy text of one prompt, seen by the heads.
+    """The text that the target writes alone behind one prompt, greedy or sampled, seen by the heads.
 
     tokens: int32 `[n]`, the written ids; ranks: int32 `[n, heads]`, rank of token `i + 1 + d` under head d given the true tokens
     before it, -1 where the text has no such token; margins: float32 `[n, heads]`, distance of that token's logit to the nearest
