@@ -89,15 +89,14 @@ def orders_table(study: Mapping[str, Any]) -> Table:
 
 
 def dynamic_table(dynamic: Mapping[str, Any]) -> Table:
-    """Dynamic trees beside static ones of the same size."""
+    """Trees of the best nodes of a draft beside static ones of the same size."""
     rows = [{**row, "gain": row["gain"]["ratio"], "interval": _interval(row["gain"])} for row in dynamic["rows"]]
-    rows += [{"size": name, "gain": dynamic[key]["ratio"], "interval": _interval(dynamic[key])}
-             for name, key in (("best size × best static", "best"), ("ladder over sizes × best static", "ladder"))]  # fmt: skip
     columns = (Column("size", "nodes"), Column("static_accepted", "accepted, static", ".3f"),
                Column("dynamic_accepted", "accepted, dynamic", ".3f"), Column("static_tokens_per_s", "tokens/s, static", ".1f"),
                Column("dynamic_tokens_per_s", "tokens/s, dynamic", ".1f"), Column("gain", "×", ".3f"),
                Column("interval", "95 % interval"))  # fmt: skip
-    title = f"Dynamic trees: the best of {dynamic['drafted']} drafted nodes at every step, {dynamic['prompts'][1]} test prompts"
+    prompts = dynamic["prompts"] if isinstance(dynamic["prompts"], int) else dynamic["prompts"][1]  # as older studies have it
+    title = f"Trees of the best of {dynamic['drafted']} drafted nodes at every step, {prompts} test prompts"
     return Table("dynamic", title, columns, rows)
 
 

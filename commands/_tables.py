@@ -133,12 +133,14 @@ def policy_table(bank: Any) -> Table:
 
 def describe(policy: Any, bank: Any) -> str:
     """A policy in words."""
-    labels = [tree.label for tree in bank.trees]
+    labels = [label for label, _nodes in bank.choices(policy)]
     if policy.kind == "static":
         return labels[policy.index]
     if policy.kind == "hysteresis":
         return f"{labels[policy.low]} below {policy.off:.3g}, {labels[policy.high]} from {policy.on:.3g}"
-    parts = [labels[policy.trees[0]]]
-    for edge, index in zip(policy.edges, policy.trees[1:], strict=True):
+    dynamic = policy.kind == "dynamic"
+    first, *others = policy.members if dynamic else policy.trees
+    parts = [labels[first]]
+    for edge, index in zip(policy.edges, others, strict=True):
         parts.append(f"{edge:.3g}: {labels[index]}")
-    return ", ".join(parts)
+    return ", ".join(parts) + (f" of {policy.drafted.size} drafted" if dynamic else "")

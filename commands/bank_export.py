@@ -51,7 +51,7 @@ def export(
 
     screen = Output(json, quiet)
     trees, found = _load(bank)
-    members = _members(found, policy) if tree is None else []
+    members = _members(screen, found, policy) if tree is None else []
     if to == "sglang" and len(members) > 1 and not legacy:
         label, made = policy, export_ladder([trees[name] for name in members])
     else:
@@ -88,13 +88,26 @@ def _load(path: Path) -> tuple[dict[str, Topology], TopologyBank | None]:
     return {tree.label: tree.topology for tree in bank.trees}, bank
 
 
-def _members(bank: TopologyBank | None, policy: str) -> list[str]:
-    """Labels of the trees that a policy chooses among; none for a tree file, which has no policies."""
+def _members(screen: Output, bank: TopologyBank | None, policy: str) -> list[str]:
+    """Labels of the trees that a policy chooses among; none for a tree file, which has no policies.
+
+    Raises:
+        UsageError: a policy that makes its trees while decoding.
+    """
+    from entmtp_calib.policy import Dynamic
+
     if bank is None:
         if policy != "auto":
             raise UsageError("a tree file has no policies.", "Choose a --tree.")
         return []
-    return [bank.trees[index].label for index in bank.policy(policy).members]
+    chosen = bank.policy(policy)
+    if isinstance(chosen, Dynamic):
+        said = "the policy makes a tree of the best guesses anew at every step, and an engine's file can only say a fixed one"
+        if policy != "auto" or "static" not in bank.policies:
+            raise UsageError(f"{said}.", "Choose --policy static, or a --tree.")
+        screen.warn(f"{said}: the best static one is taken")
+        chosen = bank.policy("static")
+    return [bank.trees[index].label for index in chosen.members]
 
 
 def _label(screen: Output, trees: dict[str, Any], bank: TopologyBank | None, members: list[str]) -> str:

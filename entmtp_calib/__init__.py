@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from entmtp_calib.bank import BankTree, TopologyBank, load_bank
 from entmtp_calib.errors import ArtefactError, CheckFailed, EntmtpError, UsageError
 from entmtp_calib.guard import Guard
-from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
+from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy, Static
 from entmtp_calib.topology import Node, Topology
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "CheckFailed",
     "EntmtpError",
     "Guard",
+    "Dynamic",
     "Hysteresis",
     "Ladder",
     "Node",

@@ -99,7 +99,7 @@ class TopologyBank:
         return [tree.topology for tree in self.trees]
 
     def choices(self, policy: Policy) -> list[tuple[str, int]]:
-        """What the indices of a policy mean, as label and number of nodes: trees of the bank, or so many best nodes of a draft."""
+        """What the indices of a policy mean, label and number of nodes: trees of the bank, or so many best nodes of a draft."""
         if isinstance(policy, Dynamic):
             return [(f"best {size}", size) for size in policy.sizes]
         return [(tree.label, tree.topology.size) for tree in self.trees]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from conftest import byte_tokenizer, random_heads, tiny_model
 
-from entmtp_calib import BankTree, Hysteresis, Ladder, Policy, Static, Topology, TopologyBank
+from entmtp_calib import BankTree, Dynamic, Hysteresis, Ladder, Policy, Static, Topology, TopologyBank
 from entmtp_calib.engine.head_files import LoadedHeads
 from entmtp_calib.engine.loading import choose_placement
 from entmtp_calib.engine.pair import Pair
@@ -34,10 +34,11 @@ def tiny_pair(architecture: str = "hydra", template: str | None = None, position
 
 
 def bank_for(pair: Pair, temperature: float = 0.0) -> TopologyBank:
-    """A bank with plain decoding, a chain and a wide tree, and a ladder whose bins are all met."""
+    """A bank with plain decoding, a chain and a wide tree, and policies whose bins are all met."""
     low, high = _thirds(pair)
     policies: dict[str, Policy] = {"static": Static(2), "ladder": Ladder((low, high), (0, 1, 2)),
-                                   "hysteresis": Hysteresis(high, low, 1, 2)}  # fmt: skip
+                                   "hysteresis": Hysteresis(high, low, 1, 2),
+                                   "dynamic": Dynamic((low, high), (5, 2, 4), WIDE)}  # fmt: skip
     return TopologyBank(
         task="humaneval",
         target={"name": "tiny", "identity": pair.target.identity},

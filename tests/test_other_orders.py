@@ -1,4 +1,4 @@
-"""Laws of the other orders of drafting and choosing: trees made at every step, by a second, slow way; drafting that stops."""
+"""Laws of the other orders of drafting and choosing: path values, drafting that stops, and what choosing costs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import VOCAB, plain, random_tree
+from conftest import random_tree
 from handmade import NEVER, random_trace, trace
 
-from entmtp_calib.calibrate.dynamic import compare_dynamic, dynamic_depths, places
 from entmtp_calib.calibrate.early_stop import early_stop
 from entmtp_calib.calibrate.switching_costs import SwitchingCosts, front_seconds, plain_signal
 from entmtp_calib.calibrate.thresholds import Costs, best_static, evaluate
@@ -23,15 +22,12 @@ from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.drafter import draft_tree
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.layout import TreeLayout
-from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
-from entmtp_calib.engine.tracing import trace_text
-from entmtp_calib.evidence import accepted_depths
 from entmtp_calib.policy import Ladder, Static
 from entmtp_calib.replay import Replayer
-from entmtp_calib.signals import Signal, terms
+from entmtp_calib.signals import terms
 from entmtp_calib.storage import Journal
-from entmtp_calib.topology import Topology, chain, published_default
+from entmtp_calib.topology import Topology, chain
 
 
 def test_path_values_are_products_of_the_heads_probabilities(target: Target, heads: DraftHeads) -> None:
@@ -53,52 +49,6 @@ def test_path_values_are_products_of_the_heads_probabilities(target: Target, hea
             row = [(), *layout.topology.nodes].index((0,) * (depth + 1)) if (0,) * (depth + 1) in layout.topology.nodes else None
             if row is not None:
                 assert float(draft.chain_logp[: depth + 1].sum()) == pytest.approx(float(draft.path_logp[row]), abs=1e-4)
-
-
-def test_a_dynamic_tree_accepts_what_the_best_nodes_of_the_draft_hold(target: Target, heads: DraftHeads) -> None:
-    rng = random.Random(0)
-    prompt = [rng.randrange(VOCAB) for _ in range(5)]
-    text = plain(target, prompt, StopRule(frozenset(), 25))
-    seen = trace_text(target, heads, "p", prompt, text)
-    drafted = random_tree(rng, 24)
-    found = places(target, heads, drafted, prompt, seen)
-    layout = TreeLayout(drafted, target.device)
-    with torch.inference_mode():
-        out = target.forward(torch.tensor([[*prompt, *text]]), None, torch.arange(len(prompt) + len(text))[None])
-        states = heads.read(out.hidden[0])
-        for here in range(len(text)):
-            state = states[len(prompt) + here - 1 : len(prompt) + here]
-            values = draft_tree(heads, layout, state, torch.tensor([text[here]]), False, paths=True).path_logp
-            assert values is not None
-            order = sorted(range(drafted.size), key=lambda node: -float(values[node + 1]))
-            for size in (0, 1, 5, 12, 24):
-                tree = Topology(tuple(layout.topology.nodes[node] for node in sorted(order[:size])))  # valid: no gaps
-                assert dynamic_depths(found, size)[here] == accepted_depths(tree, seen)[here]
-
-
-def test_of_all_drafted_nodes_the_dynamic_tree_is_the_static_one(target: Target, heads: DraftHeads) -> None:
-    prompt = [3, 1, 4]
-    text = plain(target, prompt, StopRule(frozenset(), 20))
-    seen = trace_text(target, heads, "p", prompt, text)
-    tree = published_default()
-    found = places(target, heads, tree, prompt, seen)
-    assert dynamic_depths(found, tree.size).tolist() == accepted_depths(tree, seen).tolist()
-    assert not dynamic_depths(found, 0).any()
-
-
-def test_dynamic_trees_are_compared_at_equal_sizes_and_pay_for_what_they_are_chosen_from() -> None:
-    trees = [Topology(), chain(1), chain(2)]
-    texts = [trace([[0, 0]] * 12, [0.5] * 12) for _ in range(4)]
-    perfect = [np.zeros((12, 2), np.int64) + np.arange(2) for _ in texts]  # the true path is always the best: n nodes, n deep
-    costs = Costs((1.0, 1.2, 1.4), (0.0, 0.1, 0.2), (0.3, 0.3, 0.3))
-    found = compare_dynamic(trees, costs, 9, 0.3, Signal("base_top1"), 2, 0, (texts, perfect), (texts, perfect))
-    assert [row.size for row in found.rows] == [0, 1, 2]
-    # The last token of a text has nothing behind it, the one before only one: `perfect` says 2 there, which replay cuts.
-    assert [row.static_accepted for row in found.rows[:2]] == [row.dynamic_accepted for row in found.rows[:2]]
-    for row, alone, draft in zip(found.rows, costs.alone, costs.draft, strict=True):
-        assert row.dynamic_tokens_per_s == pytest.approx(row.static_tokens_per_s * alone / (alone - draft + 0.3))
-    assert found.best.ratio < 1
-    assert found.to_json()["drafted"] == 9
 
 
 def easy_then_hard(texts: int, rng: random.Random) -> list:  # type: ignore[type-arg]

@@ -12,7 +12,9 @@ from conftest import VOCAB, plain, random_heads
 from entmtp_calib.commands._output import Output
 from entmtp_calib.commands._scheduler import report_study, verdict
 
+from entmtp_calib.calibrate.dynamic import Drafts, Offer, compare_sizes
 from entmtp_calib.calibrate.fitting import fit_policies
+from entmtp_calib.calibrate.path_values import path_values
 from entmtp_calib.calibrate.scheduler_study import other_orders, study_json
 from entmtp_calib.calibrate.switching_costs import SwitchingCosts
 from entmtp_calib.calibrate.timing import Timed
@@ -37,13 +39,13 @@ def test_a_study_compares_orders_and_dynamic_trees_and_is_printed(
             for label, tree in (("ar", Topology()), ("n2", chain(2)), ("default-63", published_default()))]  # fmt: skip
     costs = SwitchingCosts(SimpleNamespace(target=target, heads=heads), arms[:2], GREEDY, Journal(tmp_path / "t.jsonl"))  # type: ignore[arg-type]
     fit, test = (Replayer(costs.trees, part) for part in (traces[:3], traces[3:]))
-    told: list[tuple[str, int, int]] = []
     fitted = fit_policies("auto", arms[:2], {}, costs.of, fit, test, 0)
-    orders = other_orders(fitted, arms, costs, fit, test, SimpleNamespace(fit=prompts[:3], test=prompts[3:]),  # type: ignore[arg-type]
-                          lambda *words: told.append(words))  # fmt: skip
-    assert set(orders) == {"union", "chain_first", "early_stop", "dynamic"}
-    assert told[-1] == ("dynamic trees (test)", 3, 3)
-    document = study_json(fitted, orders)
+    orders = other_orders(fitted, costs, fit, test)
+    assert set(orders) == {"union", "chain_first", "early_stop"}
+    tree = published_default()
+    values = [path_values(target, heads, tree, ids, seen) for (_name, ids), seen in zip(prompts[3:], traces[3:], strict=True)]
+    offer = Offer(tree, (1, 63), (1.0, 1.5), costs.best_nodes(tree), costs.best_nodes(tree, fitted.signal.name))
+    document = study_json(fitted, orders | {"dynamic": compare_sizes(arms, offer, Drafts(tree, traces[3:], values), 0)})
     last = document["dynamic"]["rows"][-1]
     assert (last["size"], last["static_accepted"]) == (63, last["dynamic_accepted"])  # all that was drafted is the tree itself
     (tmp_path / "study.json").write_bytes(to_json(document))

@@ -16,7 +16,7 @@ from entmtp_calib.bank import TopologyBank
 from entmtp_calib.calibrate.verification import Verdict, verify_bank
 from entmtp_calib.engine.acceptance import GREEDY, Accepted
 from entmtp_calib.engine.kv_cache import KVCache
-from entmtp_calib.engine.layout import TreeLayout
+from entmtp_calib.engine.layout import Rows, TreeLayout
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.rehearsal import Rehearsal
 from entmtp_calib.engine.stopping import StopRule
@@ -41,13 +41,15 @@ def verdicts(pair: Pair, bank: TopologyBank) -> dict[str, Verdict]:
 
 def test_a_sound_decoder_is_identical_on_every_arm_and_every_path(pair: Pair, bank: TopologyBank) -> None:
     found = verdicts(pair, bank)
-    assert set(found) == {"ar", "chain", "wide", "static", "ladder", "hysteresis", "chain, every path", "wide, every path"}
+    arms = {"ar", "chain", "wide", "static", "ladder", "hysteresis", "dynamic"}
+    assert set(found) == arms | {"chain, every path", "wide, every path", "dynamic, every path"}
     for verdict in found.values():
         assert verdict.ok
         assert verdict.count("identical") == verdict.prompts
         assert verdict.largest_gap is None
-    assert found["wide, every path"].wrong_steps == 0
-    assert found["wide, every path"].cache_error < 1e-4
+    for arm in ("wide, every path", "dynamic, every path"):
+        assert found[arm].wrong_steps == 0
+        assert found[arm].cache_error < 1e-4
 
 
 def _mask(plant: pytest.MonkeyPatch) -> None:
@@ -125,7 +127,26 @@ def test_a_planted_fault_is_caught(pair: Pair, bank: TopologyBank, monkeypatch: 
     fault(monkeypatch)
     found = verdicts(pair, bank)
     assert not found["wide, every path"].ok
+    assert not found["dynamic, every path"].ok
     assert found[innocent].ok
+
+
+@pytest.mark.parametrize("part", ["mask", "depths", "parents", "paths"])
+def test_a_fault_in_the_layout_of_the_best_nodes_is_caught_and_no_other_arm_is_blamed(
+    pair: Pair, bank: TopologyBank, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """One of the tensors is that of the drafted tree's first rows, as if they had not been put in order."""
+    sound = Rows.take
+
+    def take(self: Rows, order: torch.Tensor) -> Rows:
+        made = sound(self, order)
+        setattr(made, part, getattr(self.head(len(order)), part))
+        return made
+
+    monkeypatch.setattr(Rows, "take", take)
+    found = verdicts(pair, bank)
+    assert not found["dynamic, every path"].ok
+    assert all(verdict.ok for arm, verdict in found.items() if not arm.startswith("dynamic"))
 
 
 def test_what_loses_a_draft_leaves_the_text_and_is_caught_by_dictation_alone(

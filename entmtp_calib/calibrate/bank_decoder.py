@@ -18,11 +18,13 @@ from pathlib import Path
 from entmtp_calib.bank import TopologyBank, load_bank
 from entmtp_calib.engine.acceptance import rule_from
 from entmtp_calib.engine.context import Context
-from entmtp_calib.engine.decoder import Decoder, Step
+from entmtp_calib.engine.decoder import Step
+from entmtp_calib.engine.graph_decoder import decoder_with
 from entmtp_calib.engine.loading import choose_placement
-from entmtp_calib.engine.pair import Pair, load_pair
+from entmtp_calib.engine.pair import Pair, load_pair, with_graphs
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.errors import UsageError
+from entmtp_calib.graph_mode import wants_graphs
 from entmtp_calib.guard import Guard
 from entmtp_calib.policy import Static
 from entmtp_calib.provenance import machine
@@ -44,7 +46,7 @@ class BankDecoder:
         guard: hold trees back while they are slower than plain decoding.
 
     Attributes:
-        policy: name of the policy; labels: of the trees that `Step.index` means; elsewhere: what differs from where the bank was
+        policy: name of the policy; labels: of what `Step.index` means; elsewhere: what differs from where the bank was
         timed, as "name value"; empty if its timings hold here.
 
     Raises:
@@ -55,14 +57,15 @@ class BankDecoder:
         self.bank = bank
         self.pair = pair
         self.policy = bank.recommended if policy == "auto" else policy
-        self.labels = [AR] if policy == AR else [tree.label for tree in bank.trees]
+        self.labels = [AR] if policy == AR else [label for label, _nodes in bank.choices(bank.policy(policy))]
         self.elsewhere = timed_elsewhere(bank, pair)
         rule = rule_from(bank.acceptance, seed)
         if policy == AR:
-            self.decoder = Decoder(pair.target, None, [Topology()], Static(0), rule=rule)
+            self.decoder = decoder_with(pair.graphs, pair.target, None, [Topology()], Static(0), rule=rule)
         else:
             chosen = bank.policy(policy)
-            self.decoder = Decoder(pair.target, pair.heads, bank.topologies, chosen, bank.signal, rule, guard)
+            parts = (pair.target, pair.heads, bank.topologies, chosen, bank.signal, rule, guard)
+            self.decoder = decoder_with(pair.graphs, *parts)
 
     @property
     def plain_tokens_per_s(self) -> float:
@@ -115,7 +118,7 @@ class BankDecoder:
 
 def open_bank(
     path: str | Path, policy: str = "auto", model: str | None = None, heads: str | None = None, device: str = "auto",
-    dtype: str = "auto", seed: int = 0, guard: Guard | None = None,
+    dtype: str = "auto", seed: int = 0, guard: Guard | None = None, graphs: str = "auto",
 ) -> BankDecoder:  # fmt: skip
     """Load a bank and what it was made for.
 
@@ -123,6 +126,7 @@ def open_bank(
         policy, seed, guard: see `BankDecoder`.
         model, heads: where they are here, if not under the bank's names.
         device: "auto", "cpu", "cuda", "cuda:N" or "mps"; dtype: "auto", "float32", "bfloat16" or "float16".
+        graphs: "on" or "off" for steps captured as CUDA graphs or not, "auto" for CUDA with exact acceptance.
 
     Raises:
         ArtefactError: a file that is missing or broken, another model, heads or template. UsageError: an unknown option.
@@ -130,9 +134,11 @@ def open_bank(
     bank = load_bank(path)
     if policy != AR:
         bank.policy(policy)  # a typo should not cost a model's loading time
-    pair = load_pair(model or bank.target["name"], heads or bank.heads["name"], choose_placement(device, dtype))
+    placement = choose_placement(device, dtype)
+    wanted = wants_graphs(graphs, str(placement.device), bank.acceptance["rule"] == "exact")
+    pair = load_pair(model or bank.target["name"], heads or bank.heads["name"], placement)
     check_pair(bank, pair)
-    return BankDecoder(bank, pair, policy, seed, guard)
+    return BankDecoder(bank, with_graphs(pair, wanted), policy, seed, guard)
 
 
 def check_pair(bank: TopologyBank, pair: Pair) -> None:
@@ -148,5 +154,7 @@ def check_pair(bank: TopologyBank, pair: Pair) -> None:
 
 def timed_elsewhere(bank: TopologyBank, pair: Pair) -> list[str]:
     """What differs between here and where a bank was timed, as "name value"; empty if its timings hold here."""
-    here = {"cpu": machine()["cpu"], "device": str(pair.target.device), "dtype": pair.placement.dtype_name}
-    return [f"{name} {bank.measured.get(name)}" for name, value in here.items() if bank.measured.get(name) != value]
+    here = {"cpu": machine()["cpu"], "device": str(pair.target.device), "dtype": pair.placement.dtype_name,
+            "graphs": "off" if pair.graphs is None else "on"}  # fmt: skip
+    measured = {"graphs": "off"} | dict(bank.measured)
+    return [f"{name} {measured.get(name)}" for name, value in here.items() if measured.get(name) != value]

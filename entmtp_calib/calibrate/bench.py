@@ -13,17 +13,18 @@ from typing import Any
 import torch
 
 from entmtp_calib.bank import TopologyBank
-from entmtp_calib.calibrate.comparison import mean_logp
+from entmtp_calib.calibrate.likelihood import mean_logp
 from entmtp_calib.calibrate.prompts import Prompt, load_prompts
 from entmtp_calib.calibrate.rounds import Run, Runner, clock, decoder_runner
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN
 from entmtp_calib.engine.acceptance import Exact, Rule, rule_from
-from entmtp_calib.engine.decoder import Decoder, autoregressive
+from entmtp_calib.engine.decoder import autoregressive
+from entmtp_calib.engine.graph_decoder import decoder_with
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.policy import Static
-from entmtp_calib.topology import published_default
+from entmtp_calib.topology import Topology, published_default
 
 LOOKUP = 10  # tokens that prompt lookup guesses, as in transformers' documentation
 
@@ -77,22 +78,29 @@ def contestants(pair: Pair, bank: TopologyBank, seed: int = 0, others: Mapping[s
         others: other heads by name, to run the published tree with.
     """
     rule, published = rule_from(bank.acceptance, seed), published_default()
-    plain = Contestant(plain_runner(pair.target, rule), 0)
+    plain = Contestant(_plain(pair, rule), 0)
     found = {AR: plain, AR_AGAIN: plain}
     for name, policy in bank.policies.items():
-        decoder = Decoder(pair.target, pair.heads, bank.topologies, policy, bank.signal, rule)
-        found[name] = Contestant(decoder_runner(decoder), max(bank.topologies[index].size for index in policy.members))
+        decoder = decoder_with(pair.graphs, pair.target, pair.heads, bank.topologies, policy, bank.signal, rule)
+        found[name] = Contestant(decoder_runner(decoder), max(bank.choices(policy)[index][1] for index in policy.members))
     for label, heads in {
         "default-63": pair.heads,
         **{f"{name}, default-63": heads for name, heads in (others or {}).items()},
     }.items():
         if published.depth <= heads.depth:
-            decoder = Decoder(pair.target, heads, [published], Static(0), rule=rule)
+            decoder = decoder_with(pair.graphs, pair.target, heads, [published], Static(0), rule=rule)
             found[label] = Contestant(decoder_runner(decoder), published.size)
     if rule == Exact(seed=seed):
         found["generate"] = Contestant(generate_runner(pair.target), None)
         found["prompt lookup"] = Contestant(generate_runner(pair.target, prompt_lookup_num_tokens=LOOKUP), None)
     return found
+
+
+def _plain(pair: Pair, rule: Rule) -> Runner:
+    """Plain decoding, captured where the trees are."""
+    if pair.graphs is None:
+        return plain_runner(pair.target, rule)
+    return decoder_runner(decoder_with(pair.graphs, pair.target, None, [Topology()], Static(0), rule=rule))
 
 
 class Scribe:

@@ -19,7 +19,7 @@ from entmtp_calib.engine.decoder import Decoder, Step
 from entmtp_calib.engine.layout import Rows
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
-from entmtp_calib.policy import Hysteresis, Ladder, Policy
+from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy
 from entmtp_calib.topology import Node
 
 
@@ -103,7 +103,7 @@ def narrate(
         if told and len(steps) == len(told):  # only now it is known what the target chose behind the last step
             told[-1] = _continued(told[-1], _text(pair, step.tokens[:1]), decoder.rule.lossless)
         if len(told) < limit:
-            told.append(_tell(pair, bank, len(told) + 1, step, decoder.seen, explain_choice(chosen, step.signal)))
+            told.append(_tell(pair, bank.choices(chosen), len(told) + 1, step, decoder.seen, explain_choice(chosen, step.signal)))
         steps.append(step)
         decoder.seen = None
     tokens = [token for step in steps for token in step.tokens]
@@ -119,17 +119,15 @@ def explain_choice(policy: Policy, signal: float) -> str:
         if signal < policy.off:
             return f"below {policy.off:.3g}"
         return f"between {policy.off:.3g} and {policy.on:.3g}, so the tree stays"
-    if isinstance(policy, Ladder) and policy.edges:
+    if isinstance(policy, Ladder | Dynamic) and policy.edges:
         place = bisect_right(policy.edges, signal)
         bounds = [f"at least {edge:.3g}" for edge in policy.edges[:place][-1:]]
         return " and ".join(bounds + [f"below {edge:.3g}" for edge in policy.edges[place:][:1]])
     return ""
 
 
-def _tell(pair: Pair, bank: TopologyBank, number: int, step: Step, seen: Any, why: str) -> ToldStep:
-    label, nodes = "none", 0
-    if step.index >= 0:
-        label, nodes = bank.trees[step.index].label, bank.trees[step.index].topology.size
+def _tell(pair: Pair, choices: Sequence[tuple[str, int]], number: int, step: Step, seen: Any, why: str) -> ToldStep:
+    label, nodes = choices[step.index] if step.index >= 0 else ("none", 0)
     return ToldStep(
         number=number, tree=label, nodes=nodes,
         signal=None if math.isnan(step.signal) else step.signal,

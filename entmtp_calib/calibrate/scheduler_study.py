@@ -1,52 +1,42 @@
 """The study of a run's scheduler, `study.json`: what signals tell, and what other orders of drafting and choosing would give.
 
-Dynamic trees run the heads over a few texts again; the rest is replay.
+Computes by replay, with costs that were measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from entmtp_calib.calibrate.dynamic import Dynamic, compare_dynamic, many_places
+from entmtp_calib.calibrate.dynamic import AtSizes
 from entmtp_calib.calibrate.early_stop import Stopped, early_stop
 from entmtp_calib.calibrate.fitting import STUDY_BINS, Fitted
-from entmtp_calib.calibrate.splits import Splits
 from entmtp_calib.calibrate.switching_costs import SwitchingCosts
 from entmtp_calib.calibrate.thresholds import Costs, Gain, best_static, evaluate, fit_ladder, gain
-from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.provenance import provenance
 from entmtp_calib.replay import Replayer
 
 FORMAT, VERSION = "entmtp-study", 1
 _SEED = 0
-_TEXTS = 8  # of each part, over which dynamic trees are tried
 
 
-def other_orders(
-    fitted: Fitted, arms: Sequence[Timed], costs: SwitchingCosts, fit: Replayer, test: Replayer, splits: Splits,
-    tick: Callable[[str, int, int], None],
-) -> dict[str, Gain | Stopped | Dynamic]:  # fmt: skip
-    """What other orders and dynamic trees would give on this bank, empty where nothing is drafted.
+def other_orders(fitted: Fitted, costs: SwitchingCosts, fit: Replayer, test: Replayer) -> dict[str, Gain | Stopped | AtSizes]:
+    """What other orders would give on this bank, empty where nothing is drafted.
 
     `union` drafts all trees and verifies one, as the decoder does; `chain_first` drafts the signal's chain, chooses, and drafts
     the chosen tree; `early_stop` stops drafting where the chain's path value ends to support it.
 
     Args:
-        arms: every timed tree; dynamic trees are chosen from the largest and compared with all.
         fit, test: replayers over the bank.
     """
-    largest = max(arms, key=lambda arm: arm.topology.size)
-    found: dict[str, Gain | Stopped | Dynamic] = {}
-    if any(tree.size for tree in costs.trees):
-        found["union"] = _ladder(fitted, fitted.costs, fit, test)
-        found["chain_first"] = _ladder(fitted, costs.chain_first(fitted.signal.name), fit, test)
-        found["early_stop"] = early_stop(fit, test, fitted.costs, costs.levels(), _SEED)
-    if largest.topology.size:
-        found["dynamic"] = _dynamic(fitted, arms, largest, costs, (fit, test), splits, tick)
-    return found
+    if not any(tree.size for tree in costs.trees):
+        return {}
+    return {
+        "union": _ladder(fitted, fitted.costs, fit, test),
+        "chain_first": _ladder(fitted, costs.chain_first(fitted.signal.name), fit, test),
+        "early_stop": early_stop(fit, test, fitted.costs, costs.levels(), _SEED),
+    }
 
 
 def _ladder(fitted: Fitted, costs: Costs, fit: Replayer, test: Replayer) -> Gain:
@@ -56,31 +46,7 @@ def _ladder(fitted: Fitted, costs: Costs, fit: Replayer, test: Replayer) -> Gain
     return gain(ladder, static, _SEED)
 
 
-def _dynamic(
-    fitted: Fitted, arms: Sequence[Timed], largest: Timed, costs: SwitchingCosts, parts: tuple[Replayer, Replayer],
-    splits: Splits, tick: Callable[[str, int, int], None],
-) -> Dynamic:  # fmt: skip
-    by_size = {arm.topology.size: arm for arm in arms}  # one of each size
-    chosen = [by_size[size] for size in sorted(by_size)]
-    draft = (largest.draft_seconds,) * len(chosen)
-    prices = Costs(tuple(arm.seconds_per_step for arm in chosen), tuple(arm.draft_seconds for arm in chosen), draft)
-    pair, placed = costs.pair, []
-    for name, replayer, prompts in zip(("fit", "test"), parts, (splits.fit, splits.test), strict=True):
-        traces = list(replayer.traces[:_TEXTS])
-        told = partial(_tell, tick, f"dynamic trees ({name})", len(traces))
-        found = many_places(pair.target, pair.heads, largest.topology, prompts[:_TEXTS], traces, costs.rule.ranking, told)
-        placed.append((traces, found))
-    return compare_dynamic(
-        [arm.topology for arm in chosen], prices, largest.topology.size, largest.draft_seconds, fitted.signal, STUDY_BINS, _SEED,
-        *placed,
-    )  # fmt: skip
-
-
-def _tell(tick: Callable[[str, int, int], None], what: str, total: int, done: int) -> None:
-    tick(what, done, total)
-
-
-def study_json(fitted: Fitted, orders: dict[str, Gain | Stopped | Dynamic]) -> dict[str, Any]:
+def study_json(fitted: Fitted, orders: Mapping[str, Gain | Stopped | AtSizes]) -> dict[str, Any]:
     """The content of `study.json`."""
     document: dict[str, Any] = {
         "format": FORMAT, "version": VERSION, "provenance": provenance(), "chosen": fitted.signal.to_json(),

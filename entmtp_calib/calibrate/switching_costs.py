@@ -1,4 +1,4 @@
-"""What switching costs: seconds to draft the union of some trees and to read the signal, measured once and kept with the timings.
+"""What choosing costs: seconds to draft several trees, to read a signal, to take the best nodes; measured once and kept.
 
 Runs the heads on this device. Knows nothing of policies or of what they gain.
 """
@@ -16,8 +16,9 @@ from entmtp_calib.calibrate.thresholds import Costs
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.engine.acceptance import Rule
 from entmtp_calib.engine.decoder import Decoder
+from entmtp_calib.engine.graph_decoder import decoder_with, prepare
 from entmtp_calib.engine.pair import Pair
-from entmtp_calib.policy import Ladder, Static
+from entmtp_calib.policy import Dynamic, Ladder, Policy, Static
 from entmtp_calib.signals import COMBINED, Signal, terms
 from entmtp_calib.storage import Journal, digest
 from entmtp_calib.topology import Topology, chain, union
@@ -26,7 +27,7 @@ _REPEATS = 15
 
 
 class SwitchingCosts:
-    """Step costs of policies that switch among the trees of a bank.
+    """Step costs of policies that switch among the trees of a bank, or that take the best nodes of a draft.
 
     Args:
         pair: target and heads.
@@ -70,16 +71,28 @@ class SwitchingCosts:
     def _seconds(self, drafted: Topology, signal: Signal) -> float:
         """Seconds that drafting a tree and reading a signal add to a step, over one that does neither."""
         whole = union([drafted, chain(signal.depth)])
-        label = f"union {digest(whole.to_lists())[7:19]}, {_kind(signal)}"
-        if label in self._known:
-            return self._known[label]
-        target, heads = self.pair.target, self.pair.heads
-        switching = Decoder(target, heads, [Topology(), whole], Ladder((0.0,), (0, 1)), signal, self.rule)
-        bare = Decoder(target, heads, [Topology()], Static(0), rule=self.rule)
-        seconds = max(0.0, front_seconds(switching) - front_seconds(bare))
-        self.journal.append({"arm": label, "prompt": "", "round": 0, "draft_seconds": seconds})
-        self._known[label] = seconds
-        return seconds
+        label = f"union {_digest(whole)}, {_kind(signal)}"
+        return self._measured(label, [Topology(), whole], Ladder((0.0,), (0, 1)), signal)
+
+    def best_nodes(self, drafted: Topology, name: str | None = None) -> float:
+        """Seconds that drafting a tree, ordering its nodes by value and laying out the best add to a step that does none of it.
+
+        Args:
+            name: of the signal that says how many are taken; None for always as many.
+        """
+        if name is None:
+            return self._measured(f"best of {_digest(drafted)}", [], Dynamic((), (drafted.size,), drafted), None)
+        signal, sizes = plain_signal(name, self.pair.heads.depth), (1, drafted.size)
+        return self._measured(f"best of {_digest(drafted)}, {_kind(signal)}", [], Dynamic((0.0,), sizes, drafted), signal)
+
+    def _measured(self, label: str, trees: Sequence[Topology], policy: Policy, signal: Signal | None) -> float:
+        if label not in self._known:
+            parts = self.pair.graphs, self.pair.target, self.pair.heads
+            bare = decoder_with(*parts, [Topology()], Static(0), rule=self.rule)
+            seconds = max(0.0, front_seconds(decoder_with(*parts, trees, policy, signal, self.rule)) - front_seconds(bare))
+            self.journal.append({"arm": label, "prompt": "", "round": 0, "draft_seconds": seconds})
+            self._known[label] = seconds
+        return self._known[label]
 
 
 def plain_signal(name: str, heads: int) -> Signal:
@@ -89,14 +102,21 @@ def plain_signal(name: str, heads: int) -> Signal:
 
 @torch.inference_mode()
 def front_seconds(decoder: Decoder, repeats: int = _REPEATS) -> float:
-    """Median seconds of a step up to its choice: what the target's logits tell, the draft, the transfer and the signal."""
+    """Median seconds of a step up to its forward: what the target's logits tell, the draft, the transfer, signal and layout."""
+    prepare(decoder)
     times = []
     for _ in range(repeats + 2):
         start = clock(decoder.target.device)
         root = decoder.dummy_root()
-        decoder.fetch(root, decoder.draft(root), None)
+        draft = decoder.draft(root)
+        decoder.fetch(root, draft, None)
+        decoder.layout(decoder.policy.members[-1], draft)
         times.append(clock(decoder.target.device) - start)
     return statistics.median(times[2:])
+
+
+def _digest(tree: Topology) -> str:
+    return digest(tree.to_lists())[7:19]
 
 
 def _kind(signal: Signal) -> str:

@@ -125,11 +125,11 @@ def fit_ladder(replayer: Replayer, costs: Costs, bins: int) -> Outcome:
     for level in sorted(set(costs.shared)):
         trees = [tree for tree, shared in enumerate(costs.shared) if shared <= level]
         if len(trees) > 1 and bins > 1:
-            found.append(_ladder_over(replayer, costs, trees, bins, static))
+            found.append(ladder_over(replayer, costs, trees, bins, static))
     return best(found)
 
 
-def _ladder_over(replayer: Replayer, costs: Costs, trees: list[int], bins: int, start: Outcome) -> Outcome:
+def ladder_over(replayer: Replayer, costs: Costs, trees: list[int], bins: int, start: Outcome) -> Outcome:
     """The best ladder over some of the trees by Dinkelbach's iteration from `start`, or `start`."""
     fastest, policy = start, start.policy
     seconds = costs.among(trees)[trees]

@@ -15,12 +15,13 @@ from entmtp_calib.bank import TopologyBank
 from entmtp_calib.calibrate.comparison import DIVERGED, IDENTICAL, NEAR_TIE, judge
 from entmtp_calib.engine.acceptance import Rule
 from entmtp_calib.engine.decoder import Decoder, Step, autoregressive
+from entmtp_calib.engine.graph_decoder import decoder_with, rehearsal_with
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.rehearsal import Rehearsal, cache_error
 from entmtp_calib.engine.selftest import error_bound
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
-from entmtp_calib.policy import Policy, Static
+from entmtp_calib.policy import Dynamic, Policy, Static
 
 _EXACT = (torch.float32, torch.float64)
 
@@ -92,15 +93,16 @@ def verify_bank(
     ]
     arms: list[tuple[str, Policy]] = [(tree.label, Static(index)) for index, tree in enumerate(bank.trees)]
     arms += bank.policies.items()
-    trees = [tree for tree in bank.trees if tree.topology.size]
+    trees = [(tree.label, tree.topology, 0) for tree in bank.trees if tree.topology.size]
+    trees += [(name, policy.drafted, max(policy.sizes)) for name, policy in arms if isinstance(policy, Dynamic)]
     verdicts, total = list[Verdict](), len(arms) + len(trees)
     for label, policy in arms:
-        decoder = Decoder(pair.target, pair.heads, bank.topologies, policy, bank.signal, rule)
+        decoder = decoder_with(pair.graphs, pair.target, pair.heads, bank.topologies, policy, bank.signal, rule)
         verdicts.append(_decoded(label, decoder, samples, stop))
         on_arm(len(verdicts), total)
-    for tree in trees:
-        rehearsal = Rehearsal(pair.target, pair.heads, tree.topology, rule)
-        verdicts.append(_rehearsed(f"{tree.label}, every path", rehearsal, samples, stop))
+    for label, tree, best in trees:
+        rehearsal = rehearsal_with(pair.graphs, pair.target, pair.heads, tree, rule, best)
+        verdicts.append(_rehearsed(f"{label}, every path", rehearsal, samples, stop))
         on_arm(len(verdicts), total)
     return verdicts
 

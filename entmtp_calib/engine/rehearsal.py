@@ -6,18 +6,21 @@ every path has its turn, must be accepted to its end and no further, and leaves 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from entmtp_calib.engine.acceptance import GREEDY, Rule
 from entmtp_calib.engine.context import Context
 from entmtp_calib.engine.decoder import Decoder, Root, Step
 from entmtp_calib.engine.drafter import Draft, Drafter
+from entmtp_calib.engine.parts import by_value
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
-from entmtp_calib.policy import Static
-from entmtp_calib.topology import Topology
+from entmtp_calib.policy import Dynamic, Static
+from entmtp_calib.topology import Node, Topology
 
 
 class Rehearsal(Decoder):
@@ -26,14 +29,15 @@ class Rehearsal(Decoder):
     Args:
         target, drafter, rule: as for `Decoder`; the drafter only keeps its memory.
         topology: the tree whose paths have their turns, to every node and to none, over all texts.
+        best: how many of its nodes are verified at a step, the path among them and the others at random; 0 for all.
 
     Attributes:
         dictated: drafts that were true in every step of the last text; turn: paths that had their turn so far.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, topology: Topology, rule: Rule = GREEDY) -> None:
-        super().__init__(target, drafter, [topology], Static(0), rule=rule)
-        self.paths = [(), *self.drafted.topology.nodes]
+    def __init__(self, target: Target, drafter: Drafter | None, topology: Topology, rule: Rule = GREEDY, best: int = 0) -> None:
+        super().__init__(target, drafter, [topology], Dynamic((), (best,), topology) if best else Static(0), rule=rule)
+        self.paths = [(), *(node for node in self.drafted.topology.nodes if len(node) <= (best or len(node)))]
         self.turn = 0
         self.dictated: list[int] = []
         self._text: list[int] = []
@@ -56,7 +60,21 @@ class Rehearsal(Decoder):
             right = node == path[: len(node)] and place < len(self._text)
             tokens.append(true if right else (true + 1 + node[-1]) % self.target.vocab_size)
         self.dictated.append(min(len(path), max(0, len(self._text) - 1 - here)))
-        return Draft(torch.tensor(tokens, device=self.target.device), root.certainty.new_zeros(0))
+        made = torch.tensor(tokens, device=self.target.device), root.certainty.new_zeros(0)
+        return by_value(Draft(*made, self._values(path)), self.most) if self.most else Draft(*made)
+
+    def _values(self, path: Node) -> Tensor:
+        """Path values by which a path is taken but others may go before it, falling along every path, float32 `[rows]`."""
+        rng, value, before = random.Random(self.turn), dict[Node, float]({(): 0.0}), self.most - len(path)
+        for node in self.drafted.topology.nodes:
+            above = value[node[:-1]]
+            if node == path[: len(node)]:
+                value[node] = -1.0
+            elif above > -1 and before and rng.random() < 0.5:
+                value[node], before = above - (1 + above) * rng.random(), before - 1
+            else:
+                value[node] = min(above, -1.0) - rng.random()
+        return torch.tensor(list(value.values()), device=self.target.device)
 
 
 @torch.inference_mode()

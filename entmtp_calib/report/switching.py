@@ -12,7 +12,7 @@ import numpy as np
 
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.evidence import Trace
-from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
+from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy, Static
 from entmtp_calib.replay import Replayer
 from entmtp_calib.report.acceptance import NO_REPLAY
 from entmtp_calib.report.figure import Figure, Missing, ratio_interval, span
@@ -130,7 +130,9 @@ def gain_rows(bank: TopologyBank) -> list[dict[str, Any]]:
     base = recorded["policies"].get("static", {}).get("test_tokens_per_s")
     others = [("oracle", "ceiling", recorded.get("oracle_test_tokens_per_s")),
               ("oracle that drafts all", "ceiling", recorded.get("oracle_shared_draft_test_tokens_per_s"))]  # fmt: skip
-    for name in policies_that_switch(bank):
+    for name, policy in policies_that_switch(bank).items():
+        if len(policy.members) == 1:  # a dynamic policy that always takes as many nodes has nothing to choose at random
+            continue
         floor = recorded["policies"].get(name, {}).get("random_tokens_per_s")
         others.append((f"{name} at random", "floor", floor))
     rows += [{"arm": name, "kind": kind, "times_static": rate / base, "low": none, "high": none, "tokens_per_s": rate}
@@ -140,7 +142,7 @@ def gain_rows(bank: TopologyBank) -> list[dict[str, Any]]:
 
 def thresholds(policy: Policy) -> list[float]:
     """Values of the signal at which a policy changes its tree."""
-    if isinstance(policy, Ladder):
+    if isinstance(policy, Ladder | Dynamic):
         return list(policy.edges)
     return sorted({policy.off, policy.on}) if isinstance(policy, Hysteresis) and policy.low != policy.high else []
 
@@ -181,5 +183,5 @@ def _binned(tree: Topology, traces: Sequence[Trace], signal: Signal, column: str
 
 
 def policies_that_switch(bank: TopologyBank) -> Mapping[str, Policy]:
-    """Policies with more than one tree."""
-    return {name: policy for name, policy in bank.policies.items() if len(policy.members) > 1}
+    """Policies whose tree is not the same at every step."""
+    return {name: policy for name, policy in bank.policies.items() if isinstance(policy, Dynamic) or len(policy.members) > 1}

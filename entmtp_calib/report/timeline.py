@@ -6,13 +6,14 @@ Replays a trace under the bank's policies; the text needs a tokenizer object, el
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.evidence import Trace
-from entmtp_calib.policy import Policy
+from entmtp_calib.policy import Dynamic, Policy
 from entmtp_calib.replay import Replay, Replayer
 from entmtp_calib.report.figure import Figure, Missing
 from entmtp_calib.report.material import Material
@@ -36,7 +37,7 @@ def timeline(material: Material, tokenizer: Any = None, prompt: str | None = Non
     missing = why_not(material, TIMELINE, TITLE)
     if missing or material.bank is None:
         return missing or Missing(TIMELINE, TITLE, "there is no bank")
-    bank, traces = material.bank, material.traces[material.unseen]
+    bank, traces = _replayed(material.bank), material.traces[material.unseen]
     trace = next((trace for trace in traces if trace.prompt_id == prompt), None) if prompt else _median(bank, traces)
     if trace is None:
         return Missing(TIMELINE, TITLE, f"the {material.unseen} prompts have no {prompt!r}")
@@ -55,6 +56,12 @@ def timeline(material: Material, tokenizer: Any = None, prompt: str | None = Non
         + (" (given)." if prompt else ", the one with the median tokens per step.")
         + " A step brings a root from the model itself and the drafts that were accepted behind it.",
     ))  # fmt: skip
+
+
+def _replayed(bank: TopologyBank) -> TopologyBank:
+    """The bank without dynamic policies, which traces alone cannot replay; static is shown where one is recommended."""
+    policies = {name: policy for name, policy in bank.policies.items() if not isinstance(policy, Dynamic)}
+    return replace(bank, policies=policies, recommended=bank.recommended if bank.recommended in policies else "static")
 
 
 def token_pieces(tokens: Sequence[int], accepted: Sequence[int], tokenizer: Any = None) -> list[tuple[str, int, int]]:
