@@ -45,9 +45,13 @@ def answer(
     context: Context | None = None,
 ) -> Answer:
     """Decode and write piece by piece; Ctrl-C ends the answer, and what was written is kept."""
+    from entmtp_calib.engine.graph_decoder import prepare
+
     log.begin(len(ids))
     shown, ended_by = "", ""
     try:
+        if context is None:
+            prepare(model.decoder, len(ids) + limits.max_new_tokens)
         start = perf_counter()
         steps = model.steps(ids, *limits, context)
         log.seconds = perf_counter() - start

@@ -186,11 +186,12 @@ def test_a_guard_that_holds_trees_back_is_captured_too(target: Target, rememberi
 
 def test_preparing_captures_all_that_a_text_needs(target: Target, remembering: DraftHeads) -> None:
     fast, _slow, strict = decoders(target, remembering, Static(1))
-    fast.prepare(3 + 20)
-    captured = strict.captures
-    assert captured == 2
-    list(fast.steps([3, 1, 4], STOP))
-    assert strict.captures == captured
+    for cap in (STOP.max_new_tokens, 10_000):  # the second is lowered to what the model takes
+        fast.prepare(3 + cap)
+        captured = strict.captures
+        list(fast.steps([3, 1, 4], StopRule(frozenset([END]), cap)))
+        assert strict.captures == captured
+    assert captured == 3
 
 
 def test_every_path_of_a_tree_is_replayed_right(target: Target, remembering: DraftHeads) -> None:

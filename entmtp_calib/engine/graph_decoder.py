@@ -46,7 +46,7 @@ class GraphDecoder(Decoder):
     @torch.inference_mode()
     def prepare(self, tokens: int) -> None:
         """Capture, where that was not done, all that a text of so many tokens needs, prompt included."""
-        self.new_context().keep([0], tokens + self.drafted.rows)
+        self.new_context().keep([0], min(tokens, self.target.max_positions) + self.drafted.rows)
 
     def draft(self, root: Root, held: bool = False) -> Draft:
         if self._drafting is None or self.graphs.reason is not None or held:
