@@ -93,6 +93,24 @@ def test_the_speedup_is_over_plain_decoding_of_a_calibration_made_here(bank_file
     assert decode(tmp_path / "no-ar.json")["statistics"]["speedup"] is None
 
 
+def test_what_is_slower_than_plain_decoding_is_warned_of_and_nothing_else(bank_file: Path, tmp_path: Path) -> None:
+    bank = load_bank(bank_file)
+    for plain_rate, slower in ((1e9, True), (1e-9, False)):
+        trees = tuple(replace(tree, figures={**tree.figures, "tokens_per_s": plain_rate}) for tree in bank.trees)
+        replace(bank, trees=trees).save(tmp_path / "bank.json")
+        for policy in ("ladder", "ar"):
+            result = cli("decode", "--bank", tmp_path / "bank.json", "--max-new-tokens", 8, "--policy", policy, PROMPT)
+            assert ("slower than plain decoding" in result.stderr) == (slower and policy != "ar")
+
+
+@pytest.mark.parametrize("flag", ["--temperature", "--top-p", "--repetition-penalty", "--min-p", "--cache", "--beams"])
+def test_what_a_bank_settles_or_nothing_offers_is_no_option(bank_file: Path, flag: str) -> None:
+    """An option that is taken and ignored would be worse than none."""
+    result = cli("decode", "--bank", bank_file, flag, "0.7", PROMPT)
+    assert result.exit_code == 2
+    assert flag in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from entmtp_calib.calibrate.prompt_dump import check_dump, dump_prompts
 from entmtp_calib.calibrate.prompts import load_prompts
 from entmtp_calib.calibrate.splits import Report, RunConfig, Splits, load_splits
 from entmtp_calib.errors import ArtefactError, UsageError
+from entmtp_calib.storage import digest
 
 
 class Bytes:
@@ -184,7 +185,7 @@ def test_token_ids_that_the_model_does_not_have_are_left_out(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
 def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
-    with pytest.raises(UsageError, match=f"--seed is {seed}"):
+    with pytest.raises(UsageError, match=f"seed is {seed}"):
         RunConfig("tiny", "heads", "humaneval", seed=seed)
 
 
@@ -329,3 +330,27 @@ def test_an_unknown_choice_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=value) as error:
         RunConfig("tiny", "heads", "humaneval", **change)
     assert "Known" in error.value.hint
+
+
+OTHER: dict[str, Any] = {
+    "model": "m", "heads": "h", "task": "gsm8k", "data": "d.jsonl", "prompt_style": "raw", "seed": 9, "search_prompts": 9,
+    "fit_prompts": 9, "test_prompts": 9, "max_new_tokens": 9, "max_nodes": 9, "max_depth": 2, "device": "cuda",
+    "dtype": "float16", "turns": "all", "long_prompts": "cut", "temperature": 0.5, "top_k": 9, "top_p": 0.5, "coupled": False, "stop": ("x",),
+    "acceptance": "typical", "epsilon": 0.5, "alpha": 0.5, "schedule": "paper",
+}  # fmt: skip
+
+
+def test_every_option_of_a_search_is_recorded_and_another_value_is_another_run() -> None:
+    """An option that is not among them would be taken and forgotten when a run goes on."""
+    import inspect
+
+    from entmtp_calib.commands.pipeline import search
+
+    plain = RunConfig("tiny", "heads", "humaneval", temperature=1.0)
+    assert {field.name for field in fields(RunConfig)} == set(OTHER)
+    assert set(inspect.signature(search).parameters) - {"ctx", "out", "preset", "dump_prompts", "fresh", "json", "quiet"} == set(
+        OTHER
+    )
+    for name, value in OTHER.items():
+        change = {name: value} | ({"schedule": "joint"} if name == "acceptance" else {})
+        assert digest(asdict(replace(plain, **change))) != digest(asdict(plain)), name

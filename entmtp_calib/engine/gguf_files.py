@@ -43,7 +43,7 @@ def unpack_gguf(path: Path, unpack: bool = True) -> str:
         return str(folder)
     if not unpack:
         raise ArtefactError(f"{path.name} is not unpacked.")
-    _check_memory(path)
+    needed = _check_memory(path)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {"gguf_file": path.name, "dtype": torch.float32}
@@ -70,13 +70,13 @@ def unpack_gguf(path: Path, unpack: bool = True) -> str:
             shutil.rmtree(temporary, ignore_errors=True)
             if not (folder / "config.json").is_file():  # another process may have been faster
                 raise ArtefactError(
-                    f"cannot unpack {path.name} into {folder.parent}.", "Free 600 MB there, or set ENTMTP_CACHE."
+                    f"cannot unpack {path.name} into {folder.parent}.", f"Free {needed >> 20} MB there, or set ENTMTP_CACHE."
                 ) from None
     return str(folder)
 
 
-def _check_memory(path: Path) -> None:
-    """Say how much memory the weights take in 32 bits, and refuse a file for which there is none.
+def _check_memory(path: Path) -> int:
+    """Bytes that the weights take in 32 bits, which go to the log; a file for which memory has no room is refused.
 
     Raises:
         ArtefactError: there is not enough, or the file is damaged.
@@ -96,6 +96,7 @@ def _check_memory(path: Path) -> None:
             f"unpacking {path.name} takes {needed >> 20} MB of memory and {free >> 20} MB are free.",
             "Unpack it on a larger machine, or give a Transformers folder.",
         )
+    return needed
 
 
 def _free_memory() -> int:
