@@ -9,7 +9,7 @@ import typer
 
 from . import _options as opt
 from ._output import Column, Output, Table
-from ._session import load_of_bank
+from ._session import load_of_bank, say_graphs
 
 if TYPE_CHECKING:
     from entmtp_calib.bank import TopologyBank
@@ -32,6 +32,7 @@ def bench(
     heads: opt.BankHeads = None,
     max_new_tokens: opt.MaxNewTokens = 128,
     seed: opt.Seed = 1,
+    graphs: opt.Graphs = "auto",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     json: opt.Json = False,
@@ -57,7 +58,7 @@ def bench(
     if warning:
         screen.warn(warning)
     others = [load_heads(name) for name in also or ()]
-    pair = load_of_bank(screen, found, model, heads, device, dtype)
+    pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
     texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
     entered = contestants(pair, found, seed, {other.name: take(other, pair.target) for other in others})
     scribe, rows = Scribe(), list[dict[str, Any]]()
@@ -74,6 +75,7 @@ def bench(
     table = _table(timed, extra, len(texts), found.task if task is None else task)
     screen.table(table)
     _ceiling(screen, found)
+    say_graphs(screen, pair)
     screen.keep(runs=rows, max_new_tokens=max_new_tokens)
     if out:
         _write(screen, out, table)
