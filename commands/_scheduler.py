@@ -24,6 +24,7 @@ def verdict(bank: Any) -> list[str]:
             f"The oracle is {room:.1%} above the best static tree, and {shared / static - 1:+.1%} if it drafts for all trees as "
             f"a switching policy does.{' The headroom on this bank is small.' if room < _SMALL else ''}"
         )
+        lines += _other_rule(bank) if room < _SMALL else []
     if bank.recommended == "static":
         lines.append("No measurable gain: no policy that switches is surely faster than the best static tree. Take static.")
     else:
@@ -31,6 +32,17 @@ def verdict(bank: Any) -> list[str]:
         part = f", {row['headroom']:.0%} of the headroom" if row.get("headroom") is not None else ""
         lines.append(f"Recommended: {bank.recommended}{part}.")
     return lines
+
+
+def _other_rule(bank: Any) -> list[str]:
+    """What the conditional rule would keep, where the bank was chosen by the other one."""
+    found = bank.evaluation.get("conditional_trees")
+    if found is None or bank.evaluation.get("bank_rule") != "hull":
+        return []
+    more = [label for label in found if label not in {tree.label for tree in bank.trees}]
+    if not more:
+        return ["The conditional rule was tried and keeps the same trees."]
+    return [f"The conditional rule would keep {', '.join(more)} too: try --bank-rule conditional."]
 
 
 def report_study(screen: Output, path: Path) -> None:
@@ -45,8 +57,9 @@ def report_study(screen: Output, path: Path) -> None:
     row = next(row for row in study["signals"] if row["name"] == chosen)
     screen.table(reliability_table(row))
     if all(other["cross_validated"]["ratio"] <= 1 for other in study["signals"]):
-        screen.text("On prompts held out, no ladder on any signal is faster than the best static tree.")
-    if not row["steady"]:
+        why = f" {chosen} is kept because it follows most closely what is accepted." if study["asked"] == "auto" else ""
+        screen.text("On prompts held out, no ladder on any signal is faster than the best static tree." + why)
+    elif not row["steady"]:
         screen.warn(f"accepted drafts do not rise or fall steadily with {chosen}")
     if "early_stop" in study:
         screen.table(orders_table(study))

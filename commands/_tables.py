@@ -119,16 +119,31 @@ def policy_table(bank: Any) -> Table:
                      "gain_high": gain.get("high"), "interval": f"{gain['low']:.3f}–{gain['high']:.3f}" if gain else "",
                      "headroom": row.get("headroom"), "random_tokens_per_s": row.get("random_tokens_per_s"),
                      "switches": row.get("switches_per_100_steps")})  # fmt: skip
-    if recorded:
-        rows.append({"policy": "oracle (ceiling)", "rule": "knows each step's acceptance",
-                     "fit_tokens_per_s": bank.evaluation.get("oracle_fit_tokens_per_s"),
-                     "test_tokens_per_s": bank.evaluation.get("oracle_test_tokens_per_s"), "headroom": 1.0})  # fmt: skip
+    rows += _bounds(bank) if recorded else []
     columns = (Column("policy", "policy"), Column("rule", "rule"), Column("fit_tokens_per_s", "tokens/s, fit", ".1f"),
                Column("cross_validated", "× static, held out", ".3f"), Column("test_tokens_per_s", "tokens/s, test", ".1f"),
                Column("gain", "× static", ".3f"), Column("interval", "95 % interval"), Column("headroom", "headroom", ".0%"),
-               Column("random_tokens_per_s", "at random", ".1f"), Column("switches", "switches/100", ".1f"))  # fmt: skip
+               Column("switches", "switches/100", ".1f"))  # fmt: skip
     how = "by replay" if bank.acceptance["rule"] == "exact" else "by rollouts, not lossless,"
     return _of_bank(Table("policies", f"Policies on {bank.signal}, {how} with measured step costs", columns, rows), bank)
+
+
+def _bounds(bank: Any) -> list[dict[str, Any]]:
+    """Between what policies lie: the oracle, and the trees of each policy as often as it takes them, but by chance."""
+    said = bank.evaluation
+    static = said["policies"].get("static", {}).get("test_tokens_per_s")
+
+    def row(policy: str, rule: str, test: float | None, **more: Any) -> dict[str, Any]:
+        gain = test / static if test and static else None
+        return {"policy": policy, "rule": rule, "test_tokens_per_s": test, "gain": gain, **more}
+
+    rows = [row("oracle (ceiling)", "knows each step's acceptance", said.get("oracle_test_tokens_per_s"),
+                fit_tokens_per_s=said.get("oracle_fit_tokens_per_s"), headroom=1.0)]  # fmt: skip
+    for name, policy in bank.policies.items():
+        if len(policy.members) > 1:
+            by_chance = said["policies"].get(name, {}).get("random_tokens_per_s")
+            rows.append(row(f"{name} at random (floor)", "its trees as often, by chance", by_chance))
+    return rows if len(rows) > 1 else [*rows, row("at random (floor)", "same as static: no policy switches", static)]
 
 
 def describe(policy: Any, bank: Any) -> str:
@@ -136,6 +151,9 @@ def describe(policy: Any, bank: Any) -> str:
     labels = [label for label, _nodes in bank.choices(policy)]
     if policy.kind == "static":
         return labels[policy.index]
+    if policy.kind != "dynamic" and len(policy.members) == 1:  # one tree, however many thresholds
+        static = bank.policies.get("static")
+        return "same as static" if static and static.members == policy.members else f"always {labels[policy.members[0]]}"
     if policy.kind == "hysteresis":
         return f"{labels[policy.low]} below {policy.off:.3g}, {labels[policy.high]} from {policy.on:.3g}"
     dynamic = policy.kind == "dynamic"

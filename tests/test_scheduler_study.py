@@ -37,7 +37,7 @@ def test_a_study_compares_orders_and_dynamic_trees_and_is_printed(
     traces = [trace_text(target, heads, name, ids, plain(target, ids, stop)) for name, ids in prompts]
     arms = [Timed(label, tree, 1, 1, 1 + 0.01 * tree.size, 0.001 * tree.depth, 1, 1, 1, 1, 0)
             for label, tree in (("ar", Topology()), ("n2", chain(2)), ("default-63", published_default()))]  # fmt: skip
-    costs = SwitchingCosts(SimpleNamespace(target=target, heads=heads), arms[:2], GREEDY, Journal(tmp_path / "t.jsonl"))  # type: ignore[arg-type]
+    costs = SwitchingCosts(SimpleNamespace(target=target, heads=heads, graphs=None), arms[:2], GREEDY, Journal(tmp_path / "t.jsonl"))  # type: ignore[arg-type]
     fit, test = (Replayer(costs.trees, part) for part in (traces[:3], traces[3:]))
     fitted = fit_policies("auto", arms[:2], {}, costs.of, fit, test, 0)
     orders = other_orders(fitted, costs, fit, test)
@@ -51,7 +51,12 @@ def test_a_study_compares_orders_and_dynamic_trees_and_is_printed(
     (tmp_path / "study.json").write_bytes(to_json(document))
     report_study(Output(), tmp_path / "study.json")
     printed = capsys.readouterr().out
-    for words in (*signal_names(4), "Reliability of", "chain drafted, then the chosen tree", "the best of 63 drafted nodes"):
+    for words in (
+        *signal_names(4),
+        "Reliability of",
+        "chain drafted, then the chosen tree",
+        "Trees of the best of 63 drafted nodes",
+    ):
         assert words in printed
     screen = Output(as_json=True)
     report_study(screen, tmp_path / "study.json")
@@ -74,3 +79,13 @@ def test_a_verdict_says_how_much_room_there_is_and_what_to_take() -> None:
     assert "The headroom on this bank is small." in small[0]
     assert "-1.0%" in small[0]
     assert small[1].startswith("No measurable gain")
+
+
+@pytest.mark.parametrize(("kept", "words"), [(["ar", "n3"], "keeps the same trees"), (["ar", "n3", "n9"], "would keep n9 too")])
+def test_where_the_headroom_is_small_the_conditional_rule_is_tried(kept: list[str], words: str) -> None:
+    found = bank(100, 104, 99, "static")
+    found.trees = [SimpleNamespace(label="ar"), SimpleNamespace(label="n3")]
+    found.evaluation |= {"conditional_trees": kept, "bank_rule": "hull"}
+    assert words in verdict(found)[1]
+    found.evaluation["bank_rule"] = "conditional"
+    assert len(verdict(found)) == 2

@@ -27,6 +27,7 @@ TITLES = {
     GAIN: "What switching gains, between floor and ceiling",
 }
 _BINS = 8
+SMALL_HEADROOM = 1.05  # of the oracle over static
 Outcome = Callable[[np.ndarray], np.ndarray]
 
 
@@ -104,6 +105,9 @@ def gain(material: Material) -> Figure | Missing:
     for row in rows:
         if row["arm"] == "oracle":
             sentence += f" Knowing every step's acceptance beforehand (oracle) would give {row['times_static']:.3f} times."
+            sentence += " The headroom on this bank is small." if row["times_static"] < SMALL_HEADROOM else ""
+    if all(row["kind"] != "floor" for row in rows):
+        sentence += " No policy chooses among trees, so choosing as often at random, the floor, is static itself."
     how = "replay" if material.replayable else "rollouts under typical acceptance, which is not lossless,"
     columns = ("arm", "kind", "times_static", "low", "high", "tokens_per_s", "cross_validated", "share_of_headroom",
                "switches_per_100_steps")  # fmt: skip
