@@ -17,7 +17,7 @@ from matplotlib.figure import Figure as Canvas
 
 from entmtp_calib.report import acceptance, speed, switching
 from entmtp_calib.report.acceptance import HELD_OUT, REPLAYED, ROLLOUT, SEARCHED
-from entmtp_calib.report.contest import BENCH
+from entmtp_calib.report.contest import BENCH, ORACLE
 from entmtp_calib.report.drawing_trees import draw_timeline, draw_trees
 from entmtp_calib.report.figure import Figure, Row, is_none
 from entmtp_calib.report.palette import DASHES, FAINT, INK, MARKS, MUTED, PAPER, SERIES, WIDTH
@@ -258,16 +258,17 @@ def _bench(figure: Figure) -> Canvas:
     rows = list(reversed(figure.rows))
     canvas, axes = _axes(1.2 + 0.32 * len(rows))
     for place, row in enumerate(rows):
-        own = row["nodes"] is not None
-        axes.barh([place], [row["speedup"]], height=0.62, color=SERIES[2] if own and row["nodes"] else FAINT, edgecolor=MUTED,
-                  xerr=_bars([row], "speedup"), capsize=2)  # fmt: skip
-        axes.annotate(f"{row['speedup']:.2f}", (max(row["high"], row["speedup"]), place), (3, 0), textcoords="offset points",
-                      va="center", fontsize=8)  # fmt: skip
+        run, edge = row["arm"] != ORACLE, row["speedup"] if is_none(row["high"]) else max(row["high"], row["speedup"])
+        axes.barh([place], [row["speedup"]], height=0.62, color=SERIES[2] if run and row["nodes"] else FAINT if run else PAPER,
+                  edgecolor=MUTED, linestyle="-" if run else "--", xerr=_bars([row], "speedup") if run else None,
+                  capsize=2)  # fmt: skip
+        axes.annotate(f"{row['speedup']:.2f}", (edge, place), (3, 0), textcoords="offset points", va="center",
+                      fontsize=8)  # fmt: skip
     axes.axvline(1.0, color=INK, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(rows)), [row["arm"] for row in rows])
     axes.margins(x=0.12)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("times plain decoding (tokens/s, prefill included)")
+    axes.set_xlabel("tokens/s, plain decoding is 1")
     axes.set_title(figure.title, loc="left", wrap=True, fontsize=8)
     return canvas
 
