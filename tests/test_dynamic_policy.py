@@ -183,7 +183,10 @@ def test_path_values_are_stored_once_and_a_strange_file_is_refused(target: Targe
 def test_what_taking_the_best_costs_is_measured_once(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([0.5, 0.1, 0.6, 0.1])
     monkeypatch.setattr("entmtp_calib.calibrate.switching_costs.front_seconds", lambda _decoder: next(seconds))
-    pair, journal = SimpleNamespace(target=target, heads=random_heads(target, "hydra")), Journal(tmp_path / "timings.jsonl")
+    pair, journal = (
+        SimpleNamespace(target=target, heads=random_heads(target, "hydra"), graphs=None),
+        Journal(tmp_path / "timings.jsonl"),
+    )
     for _ in range(2):
         costs = SwitchingCosts(pair, [], GREEDY, journal)  # type: ignore[arg-type]
         assert costs.best_nodes(PAIR) == pytest.approx(0.4)

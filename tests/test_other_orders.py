@@ -94,7 +94,7 @@ def test_what_switching_costs_never_falls_with_depth_and_is_measured_once(
     monkeypatch.setattr("entmtp_calib.calibrate.switching_costs.front_seconds", lambda _decoder: next(seconds))
     kept = [Timed(str(tree), tree, 1, 1, tree.size + 1.0, 0.1, 1, 1, 1, 1, 0) for tree in (Topology(), chain(1), chain(3))]
     journal = Journal(tmp_path / "timings.jsonl")
-    found = SwitchingCosts(SimpleNamespace(target=target, heads=heads), kept, GREEDY, journal)  # type: ignore[arg-type]
+    found = SwitchingCosts(SimpleNamespace(target=target, heads=heads, graphs=None), kept, GREEDY, journal)  # type: ignore[arg-type]
     costs = found.of("base_top1")
     assert costs.shared == pytest.approx((0.4, 0.4, 0.4))
     assert costs.alone == (1, 2, 4)
@@ -104,7 +104,7 @@ def test_what_switching_costs_never_falls_with_depth_and_is_measured_once(
     assert levels == sorted(levels)
     assert (len(levels), levels[0]) == (4, 0.0)
     rows = journal.rows()
-    again = SwitchingCosts(SimpleNamespace(target=target, heads=heads), kept, GREEDY, journal)  # type: ignore[arg-type]
+    again = SwitchingCosts(SimpleNamespace(target=target, heads=heads, graphs=None), kept, GREEDY, journal)  # type: ignore[arg-type]
     assert (again.of("base_top1"), again.levels()) == (costs, levels)
     assert again.chain_first("base_top1").among((0, 2)).tolist() == anew.tolist()
     assert journal.rows() == rows

@@ -37,7 +37,9 @@ def test_a_study_compares_orders_and_dynamic_trees_and_is_printed(
     traces = [trace_text(target, heads, name, ids, plain(target, ids, stop)) for name, ids in prompts]
     arms = [Timed(label, tree, 1, 1, 1 + 0.01 * tree.size, 0.001 * tree.depth, 1, 1, 1, 1, 0)
             for label, tree in (("ar", Topology()), ("n2", chain(2)), ("default-63", published_default()))]  # fmt: skip
-    costs = SwitchingCosts(SimpleNamespace(target=target, heads=heads, graphs=None), arms[:2], GREEDY, Journal(tmp_path / "t.jsonl"))  # type: ignore[arg-type]
+    costs = SwitchingCosts(
+        SimpleNamespace(target=target, heads=heads, graphs=None), arms[:2], GREEDY, Journal(tmp_path / "t.jsonl")
+    )  # type: ignore[arg-type]
     fit, test = (Replayer(costs.trees, part) for part in (traces[:3], traces[3:]))
     fitted = fit_policies("auto", arms[:2], {}, costs.of, fit, test, 0)
     orders = other_orders(fitted, costs, fit, test)
