@@ -157,7 +157,8 @@ class Dynamic:
         _check_edges("dynamic policy", self.edges, len(self.sizes), "sizes")
         wrong = [size for size in self.sizes if not 1 <= size <= self.drafted.size]
         if wrong:
-            raise ArtefactError(f"the sizes of a dynamic policy are 1 to {self.drafted.size}, its drafted nodes, not {wrong[0]}.")
+            many = f"1 to {self.drafted.size}, the nodes of 'drafted'"
+            raise ArtefactError(f"the 'sizes' of a dynamic policy are {many}, not {wrong[0]}.")
 
     @property
     def members(self) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ def small_bank() -> TopologyBank:
 
 
 PLAIN: dict[str, Any] = json.loads(json.dumps(small_bank().to_json()))
+DYNAMIC = {"edges": [0.25], "sizes": [1, 3], "drafted": [[0], [1], [0, 0]]}
 WRONG: list[Any] = [None, True, [], {}]
 
 
@@ -208,6 +209,16 @@ def test_a_bank_needs_as_many_heads_as_its_deepest_tree_and_its_signal(tmp_path:
     assert "signal" in refusal(tmp_path, changed("signal", to="tau"))
 
 
+def test_a_dynamic_policy_has_its_own_tree_to_draft(tmp_path: Path) -> None:
+    bank = load_bank(written(tmp_path, changed("policies", "dynamic", to=DYNAMIC)))
+    assert bank.choices(bank.policy("dynamic")) == [("best 1", 1), ("best 3", 3)]
+    assert bank.choices(bank.policy("static"))[1] == ("n3-d2", 3)
+    deep = DYNAMIC | {"drafted": [[0] * depth for depth in range(1, 6)]}
+    assert "needs 5 heads" in refusal(tmp_path, changed("policies", "dynamic", to=deep))
+    for name in DYNAMIC:
+        assert f"'{name}'" in refusal(tmp_path, changed("policies", "dynamic", to=DYNAMIC | {name: "x"}))
+
+
 def test_a_fitted_signal_is_kept_as_plain_numbers(tmp_path: Path) -> None:
     signal = Signal("combined", (0.5, -0.25, 0.125, 1.0, 2.0, -1.5))
     bank = replace(small_bank(), signal=signal)
@@ -337,6 +348,7 @@ def remove(value: Any, path: tuple[str | int, ...]) -> Any:
 def mutated(rng: random.Random) -> str:
     """The bank with one to three places deleted, replaced, swapped or written as something that is hardly JSON."""
     value: Any = copy.deepcopy(PLAIN)
+    value["policies"] |= rng.choice([{}, {"dynamic": copy.deepcopy(DYNAMIC)}])
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         place, other = rng.choices([p for p in places(value) if len(p) < 4 or rng.random() < 0.1], k=2)
         kind = rng.randrange(5)
@@ -359,8 +371,16 @@ def mutated(rng: random.Random) -> str:
 def known(value: dict[str, Any]) -> dict[str, Any]:
     """The fields that a bank has, nodes sorted: what two files of the same meaning share."""
     rows = [{key: row[key] for key in PLAIN["trees"][0]} for row in value["trees"]]
-    rows = [row | {"nodes": sorted(row["nodes"], key=lambda node: (len(node), node))} for row in rows]
-    return {key: value[key] for key in PLAIN} | {"trees": rows}
+    rows = [row | {"nodes": in_order(row["nodes"])} for row in rows]
+    policies = {
+        name: row | ({"drafted": in_order(row["drafted"])} if name == "dynamic" else {})
+        for name, row in value["policies"].items()
+    }
+    return {key: value[key] for key in PLAIN} | {"trees": rows, "policies": policies}
+
+
+def in_order(nodes: list[list[int]]) -> list[list[int]]:
+    return sorted(nodes, key=lambda node: (len(node), node))
 
 
 def test_whatever_is_done_to_a_bank_it_is_read_as_written_or_refused(tmp_path: Path) -> None:
@@ -375,7 +395,7 @@ def test_whatever_is_done_to_a_bank_it_is_read_as_written_or_refused(tmp_path: P
             continue
         loaded += 1
         assert known(json.loads(text)) == json.loads(json.dumps(bank.to_json()))
-        assert all(0 <= member < len(bank.trees) for policy in bank.policies.values() for member in policy.members)
+        assert all(0 <= member < len(bank.choices(policy)) for policy in bank.policies.values() for member in policy.members)
         assert bank.policy("auto") is bank.policies[bank.recommended]
         bank.save(tmp_path / "again.json")
         assert load_bank(tmp_path / "again.json") == bank

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from entmtp_calib.errors import ArtefactError
-from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static, hysteresis, policy_from_json
+from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy, Static, hysteresis, policy_from_json
+from entmtp_calib.topology import Topology, chain
 
 NAN, INF = float("nan"), float("inf")
 LADDER = Ladder((0.25, 0.5), (2, 0, 1))
 HYSTERESIS = Hysteresis(0.6, 0.4, 1, 3)
-POLICIES: list[Policy] = [Static(2), Ladder((), (1,)), LADDER, HYSTERESIS, Hysteresis(0.5, 0.5, 3, 0)]
-IDS = ["static", "one-bin", "ladder", "hysteresis", "no-gap"]
+WIDE = Topology(((0,), (1,), (0, 0), (0, 1)))
+POLICIES: list[Policy] = [Static(2), Ladder((), (1,)), LADDER, HYSTERESIS, Hysteresis(0.5, 0.5, 3, 0), Dynamic((), (3,), WIDE),
+                          Dynamic((0.25, 0.5), (4, 1, 2), WIDE)]  # fmt: skip
+IDS = ["static", "one-bin", "ladder", "hysteresis", "no-gap", "best", "best-by-signal"]
 
 
 def test_static_never_moves() -> None:
@@ -119,6 +122,7 @@ GOOD: list[tuple[str, Policy]] = [
     ("static", Static(0)),
     ("ladder", Ladder((0.5,), (0, 1))),
     ("hysteresis", Hysteresis(0.6, 0.4, 0, 1)),
+    ("dynamic", Dynamic((0.5,), (1, 2), chain(2))),
 ]
 FIELDS = [(kind, policy.to_json(), name) for kind, policy in GOOD for name in policy.to_json()]
 
@@ -156,6 +160,24 @@ def test_ladder_trees_are_whole_numbers_of_the_bank() -> None:
             policy_from_json("ladder", {"edges": [0.5], "trees": wrong}, 2)
     with pytest.raises(ArtefactError, match="'trees'"):
         policy_from_json("ladder", {"edges": [0.5], "trees": [0, 1.0]}, 2)
+
+
+def test_a_dynamic_policy_counts_bins_and_takes_no_more_nodes_than_it_drafts() -> None:
+    policy = Dynamic((0.25, 0.5), (4, 1, 2), WIDE)
+    assert [policy.next(2, signal) for signal in (-INF, 0.24, 0.25, 0.5, INF)] == [0, 0, 1, 2, 2]
+    assert policy.members == (0, 1, 2)
+    for sizes in ((0, 1, 2), (1, 2, 5), (-1, 1, 1)):
+        with pytest.raises(ArtefactError, match="1 to 4"):
+            Dynamic((0.25, 0.5), sizes, WIDE)
+        with pytest.raises(ArtefactError, match="1 to 4"):
+            policy_from_json("dynamic", policy.to_json() | {"sizes": list(sizes)}, 1)
+    for edges in ((0.5,), (0.5, 0.25), (NAN, 0.5), (0.25, INF)):
+        with pytest.raises(ArtefactError, match="dynamic"):
+            Dynamic(edges, (4, 1, 2), WIDE)
+    for nodes in ([[1]], [[0], [0]], [[0, 0]], [[0], [0, 1]], [[]], [[-1]]):
+        with pytest.raises(ArtefactError, match="'drafted'"):
+            policy_from_json("dynamic", policy.to_json() | {"drafted": nodes}, 1)
+    assert policy_from_json("dynamic", policy.to_json(), 1) == policy  # bins are not trees of the bank
 
 
 @pytest.mark.parametrize("kind", ["", "Static", "tau", "none"])
