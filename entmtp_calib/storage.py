@@ -5,6 +5,7 @@ Knows nothing about what it stores.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -25,6 +26,8 @@ _held: dict[tuple[int, int], int] = {}  # folders of this process by device and 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` so that `path` is either what it was or all of `data`, even after a crash."""
+    if path.is_dir():  # else the message would name the temporary file
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

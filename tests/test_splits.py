@@ -335,7 +335,8 @@ def test_an_unknown_choice_is_refused_by_name(name: str, value: str) -> None:
 OTHER: dict[str, Any] = {
     "model": "m", "heads": "h", "task": "gsm8k", "data": "d.jsonl", "prompt_style": "raw", "seed": 9, "search_prompts": 9,
     "fit_prompts": 9, "test_prompts": 9, "max_new_tokens": 9, "max_nodes": 9, "max_depth": 2, "device": "cuda",
-    "dtype": "float16", "turns": "all", "long_prompts": "cut", "temperature": 0.5, "top_k": 9, "top_p": 0.5, "coupled": False, "stop": ("x",),
+    "dtype": "float16", "turns": "all", "long_prompts": "cut", "temperature": 0.5, "top_k": 9,
+    "top_p": 0.5, "coupled": False, "stop": ("x",),
     "acceptance": "typical", "epsilon": 0.5, "alpha": 0.5, "schedule": "paper",
 }  # fmt: skip
 

@@ -51,6 +51,14 @@ def test_a_write_replaces_the_whole_file_and_makes_its_folder(tmp_path: Path) ->
     assert [item.name for item in path.parent.iterdir()] == ["file"]
 
 
+def test_a_folder_is_not_written_over_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as refusal:
+        write_atomically(tmp_path / "folder", b"data")
+    assert refusal.value.filename == str(tmp_path / "folder")
+    assert [item.name for item in tmp_path.rglob("*")] == ["folder"]
+
+
 PIECES = ["[\n 1,\n 2\n]", "[1  , 2]", *'[]{}"\\\n\t 1ä😀\u2028\0', ", ", "e5", "\\n", "\r\n"]
 
 
