@@ -285,6 +285,7 @@ def test_running_out_of_memory_half_way_keeps_the_text(target: Target, rememberi
     )
     assert [t for step in decoder.steps([3, 1, 4], STOP) for t in step.tokens] == plain(target, [3, 1, 4], STOP)
     assert decoder.graphs.reason == "no memory"
+    assert not decoder.graphs.free
 
 
 def test_steps_need_no_values(heads: DraftHeads, target: Target) -> None:

@@ -152,9 +152,12 @@ class Graphs:
             made = Captured(work, inputs, self._capture)
             if made.agrees(trial, kept):
                 return made
-            self.reason = "a replay did not give what the plain step gives"
+            reason = "a replay did not give what the plain step gives"
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # an operator that cannot be captured, no memory
-            self.reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        self.reason = reason
+        self.free.clear()  # their memory may be what is missing
+        self._arenas.clear()
         return None
 
 
