@@ -129,6 +129,21 @@ def test_a_switching_policy_becomes_its_best_static_tree_and_that_is_said() -> N
     assert "switches" not in cli("export", BANK, "--to", "medusa", "--policy", "static").stderr
 
 
+def test_a_policy_that_makes_its_trees_while_decoding_is_refused_and_a_bank_that_recommends_it_gives_the_static_tree(
+    tmp_path: Path,
+) -> None:
+    value = json.loads(BANK.read_text())
+    value["policies"]["dynamic"] = {"edges": [], "sizes": [2], "drafted": [[0], [1], [0, 0]]}
+    path = tmp_path / "bank.json"
+    path.write_text(json.dumps(value | {"recommended": "dynamic"}))
+    refused = cli("export", path, "--to", "medusa", "--policy", "dynamic")
+    assert refused.exit_code == 2
+    assert "anew at every step" in " ".join(refused.stderr.split())
+    taken = cli("export", path, "--to", "medusa")
+    assert taken.stdout == cli("export", path, "--to", "medusa", "--policy", "static").stdout
+    assert "the best static one is taken" in " ".join(taken.stderr.split())
+
+
 def test_sglang_gets_the_depths_of_a_ladder() -> None:
     result = cli("export", BANK, "--to", "sglang")
     assert json.loads(result.stdout)["candidate_steps"] == [2, 4]
