@@ -6,16 +6,24 @@ be read back by the host or copied from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 HOST = {
     "_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "unique", "lift_fresh", "repeat_interleave",
 }  # fmt: skip
+
+
+def flat(things: Iterable[Any]) -> Iterator[Any]:
+    """What is in lists and tuples, however deep."""
+    for thing in things:
+        if isinstance(thing, (list, tuple)):
+            yield from flat(thing)
+        else:
+            yield thing
 
 
 class Log(TorchDispatchMode):
@@ -29,13 +37,13 @@ class Log(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         assert name not in HOST, f"{name} waits for the host"
-        leaves = tree_flatten((args, kwargs or {}))[0]
+        leaves = [*flat(args), *flat(list((kwargs or {}).values()))]
         if name == "index":
             assert not any(isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bool for leaf in leaves[1:])
         self.entries.append((str(func), [self._about(leaf) for leaf in leaves]))
         result = func(*args, **(kwargs or {}))
         outside = {leaf.untyped_storage()._cdata for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        for leaf in tree_flatten(result)[0]:
+        for leaf in flat([result]):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()
                 if storage._cdata not in outside:
