@@ -33,5 +33,5 @@ def _quality_table(calibration: Calibration, recalibrated: Sequence[Any]) -> Tab
 
     rows: list[dict[str, Any]] = [{"text": "greedy decoding", "logp": greedy_logp(calibration.traces("search"))}]
     rows += [{"text": item.candidate.label, "logp": item.logp} for item in recalibrated]
-    title = "Not lossless: log probability of a token under the model, in nats, on the search prompts"
-    return Table("quality", title, (Column("text", "text of"), Column("logp", "log p/token", ".3f")), rows)
+    columns = (Column("text", "text of"), Column("logp", "log p/token, search prompts", ".3f"))
+    return Table("quality", "Not lossless: likelihood of the texts, in nats", columns, rows)
