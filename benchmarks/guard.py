@@ -1,6 +1,6 @@
 """What the guard loses to the better of a tree and plain decoding on text that the tree was not made for, run and replayed.
 
-Run: python benchmarks/guard.py --bank outputs/demo/bank.json --task sharegpt [--data FILE] [--prompts 8] [--tokens 512]
+Run: python benchmarks/guard.py --bank outputs/demo/bank.json --task benchmarks/foreign.jsonl [--prompts 8] [--tokens 512]
 Two trees are tried: the bank's static one, and the published tree, which is seldom fit for a small machine. Every arm decodes the
 same prompts, interleaved, and plain decoding is timed twice. Only prompts whose answers are long enough count, since a guard must
 pay for its first tries. The replay takes the same texts with the step costs of the same run. Prints Markdown; close other
@@ -68,7 +68,7 @@ def replayed_loss(tree: Topology, draft: float, runs: Mapping[str, Sequence[Row]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bank", default="outputs/demo/bank.json")
-    parser.add_argument("--task", default="sharegpt")
+    parser.add_argument("--task", default="benchmarks/foreign.jsonl")
     parser.add_argument("--data")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=1)
@@ -79,6 +79,8 @@ def main() -> None:
     model = open_bank(options.bank)
     pair, stop = model.pair, StopRule(model.pair.target.end_ids, options.tokens)
     texts, trees = long_texts(model, options, stop), decoders_of(model)
+    if not texts:
+        raise SystemExit(f"No answer has {options.least} tokens: give a smaller --least, or more --prompts.")
     plain = plain_runner(pair.target, model.decoder.rule)
     runners = {AR: plain, AR_AGAIN: plain}
     for label, (_tree, bare, watched) in trees.items():
