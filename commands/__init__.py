@@ -5,6 +5,7 @@ Importing it imports neither torch nor transformers; commands import what they n
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Annotated
 
@@ -83,5 +84,8 @@ def _root(
 
 def main() -> None:
     """Entry point of `entmtp` and of `python -m entmtp_calib`."""
-    speak_plainly()
-    app(prog_name="entmtp")
+    try:
+        speak_plainly()
+        app(prog_name="entmtp")
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one interrupt is enough; another must not break the end of Python

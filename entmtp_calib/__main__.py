@@ -1,6 +1,9 @@
 """`python -m entmtp_calib`."""
 
-from entmtp_calib.commands import main
+try:
+    from entmtp_calib.commands import main
+except KeyboardInterrupt:  # before any command could begin
+    raise SystemExit(130) from None
 
 if __name__ == "__main__":
     main()

@@ -37,9 +37,16 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
         _log.info("wrote %s, %d bytes", path, len(data))
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise _named(error, path) from None
+
+
+def _named(error: BaseException, path: Path) -> BaseException:
+    """An error that names the file: a full disk does not say where it is full."""
+    if isinstance(error, OSError) and error.errno and not error.filename:
+        error.filename = str(path)
+    return error
 
 
 def hold(folder: Path) -> None:
@@ -173,12 +180,16 @@ class Journal:
         """Add one line, after removing a torn one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         whole = max((end for _row, end in self._parse()), default=0)
-        with self.path.open("ab") as file:
-            if file.tell() != whole:
-                file.truncate(whole)
-            file.write(json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        line = json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n"
+        try:
+            with self.path.open("ab") as file:
+                if file.tell() != whole:
+                    file.truncate(whole)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def _parse(self) -> Iterator[tuple[dict[str, Any], int]]:
         if not self.path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +84,31 @@ def test_two_commands_in_one_run_do_not_write_side_by_side(tmp_path: Path, comma
     free = cli(command, run)  # the lock went with the process
     assert "at work" not in free.stderr
     assert free.exit_code == 3
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_interrupts_end_in_one_sentence_however_many(tmp_path: Path, times: int) -> None:
+    """The second must not break the end of Python, which would show its insides."""
+    code = (
+        "import os, signal, sys, threading, time\n"
+        "from entmtp_calib.commands import main\n"
+        "import entmtp_calib.bank as bank\n"
+        "def slow(_path):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(30)\n"
+        "bank.load_bank = slow\n"
+        f"late = [lambda: os.kill(os.getpid(), signal.SIGINT)] * {times - 1}\n"
+        "import atexit\n"
+        "for again in late: atexit.register(again)\n"
+        f"sys.argv = ['entmtp', 'show', {str(BANK)!r}]\n"
+        "main()\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, preexec_fn=heeding)
+    assert found.returncode == 130, found.stderr
+    assert "interrupted" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def heeding() -> None:
+    """A shell's background jobs ignore interrupts, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -57,6 +58,22 @@ def test_a_folder_is_not_written_over_and_is_named(tmp_path: Path) -> None:
         write_atomically(tmp_path / "folder", b"data")
     assert refusal.value.filename == str(tmp_path / "folder")
     assert [item.name for item in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_a_full_disk_is_told_with_the_file_that_it_is_full_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = Journal(tmp_path / "journal")
+    journal.append({"a": 1})
+    monkeypatch.setattr(os, "fsync", full)
+    for path, write in ((tmp_path / "file", lambda: write_atomically(tmp_path / "file", b"x")),
+                        (journal.path, lambda: journal.append({"a": 2}))):  # fmt: skip
+        with pytest.raises(OSError, match="No space left") as refusal:
+            write()
+        assert refusal.value.filename == str(path)
+    assert not (tmp_path / "file").exists()
+    assert journal.rows()[0] == {"a": 1}
 
 
 PIECES = ["[\n 1,\n 2\n]", "[1  , 2]", *'[]{}"\\\n\t 1ä😀\u2028\0', ", ", "e5", "\\n", "\r\n"]
