@@ -55,7 +55,7 @@ def test_a_named_signal_needs_no_study_and_words_say_what_switching_is_worth(tim
     assert not (timed / "study.json").exists()
     bank = load_bank(timed / "bank.json")
     assert (bank.signal.name, bank.signal.depth) == ("combined", 3)
-    assert set(bank.policies) == {"static", "ladder", "hysteresis"}
+    assert set(bank.policies) == {"static", "ladder", "hysteresis", "dynamic"}
     assert "The oracle is" in result.stdout
     assert ("No measurable gain" in result.stdout) == (bank.recommended == "static")
     for name, policy in bank.policies.items():
