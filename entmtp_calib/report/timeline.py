@@ -48,13 +48,16 @@ def timeline(material: Material, tokenizer: Any = None, prompt: str | None = Non
     rows = [row for name, run in runs.items() for row in _rows(name, run, bank)]
     main = runs[bank.recommended]
     pieces = token_pieces(trace.tokens.tolist(), main.accepted.tolist(), tokenizer)
+    recommended = material.bank.recommended
+    instead = "" if recommended == bank.recommended else f" {recommended} is recommended and cannot be replayed from a trace."
     columns = ("policy", "step", "position", "tree", "nodes", "signal", "accepted")
     facts = {"pieces": pieces, "trees": [tree.label for tree in bank.trees], "main": bank.recommended, "prompt": trace.prompt_id,
              "as_text": tokenizer is not None, "signal": str(bank.signal)}  # fmt: skip
     return Figure(TIMELINE, TITLE, _sentence(trace, runs, bank), columns, rows, (), facts, (
         f"Replay of the {material.unseen} prompt {trace.prompt_id}"
         + (" (given)." if prompt else ", the one with the median tokens per step.")
-        + " A step brings a root from the model itself and the drafts that were accepted behind it.",
+        + " A step brings a root from the model itself and the drafts that were accepted behind it."
+        + instead,
     ))  # fmt: skip
 
 
