@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +16,7 @@ from ._tables import bank_table, policy_table
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.calibrate.search import Frontier
 
 PAPER = {"acceptance": "typical", "temperature": 0.7, "epsilon": 0.09, "alpha": 0.3, "schedule": "paper", "max_new_tokens": 256,
          "max_nodes": 89, "max_depth": 4, "search_prompts": 100, "seed": 42}  # fmt: skip
@@ -101,3 +103,15 @@ def prompt_counts(screen: Output, calibration: Calibration, asked: Mapping[str, 
             screen.warn(f"{stage} takes {wanted} prompts and the fit part has {counts['fit']}; none is used twice")
     screen.keep(prompts_used=counts, too_small_to_trust=bool(too_few(counts)))
     return counts
+
+
+def search_and_tell(screen: Output, calibration: Calibration) -> Frontier:
+    """The frontier, with what its search cost: seconds of this command, and forwards of the target where growths ran it."""
+    start = perf_counter()
+    frontier = calibration.search()
+    seconds = perf_counter() - start
+    forwards = {growth.max_depth: growth.forwards for growth in frontier.growths if growth.forwards}
+    by_depth = ", ".join(f"depth {depth} {count}" for depth, count in forwards.items())
+    screen.say(f"searched in {seconds:.1f} s" + (f"; target forwards of joint rollouts: {by_depth}" if forwards else ""))
+    screen.keep(search_seconds=seconds, target_forwards=forwards)
+    return frontier

@@ -14,7 +14,7 @@ from . import _options as opt
 from ._check import check_run
 from ._output import Output
 from ._recalibration import report_recalibration
-from ._runs import already_there, options_of, prompt_counts
+from ._runs import already_there, options_of, prompt_counts, search_and_tell
 from ._scheduler import report_study, verdict
 from ._session import open_run, start_run
 from ._side_by_side import side_by_side
@@ -106,7 +106,7 @@ def run(
         _check_depths(added, calibration.pair)
         counts = prompt_counts(screen, calibration, {"recalibrate": recalibrate_prompts, "time": time_prompts})
         screen.say("search: self-rollout and greedy growth")
-        frontier = calibration.search()
+        frontier = search_and_tell(screen, calibration)
         screen.table(marked(frontier_table(frontier), counts))
         held_out = calibration.generalisation()
         if held_out:
@@ -165,7 +165,7 @@ def search(
     config = RunConfig(**options_of(ctx, preset))
     with screen.progress() as tick:
         calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
-        frontier, held_out = calibration.search(), calibration.generalisation()
+        frontier, held_out = search_and_tell(screen, calibration), calibration.generalisation()
     counts = prompt_counts(screen, calibration)
     screen.table(marked(frontier_table(frontier), counts))
     if held_out:

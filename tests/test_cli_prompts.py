@@ -224,3 +224,16 @@ def test_a_bank_from_before_the_mark_loads_unmarked(tmp_path: Path) -> None:
     golden = Path(__file__).parent / "golden" / "bank-v1.json"
     assert load_bank(golden).too_small_to_trust is False
     assert "too small to trust" not in cli("show", golden).stdout
+
+
+def test_a_search_says_what_it_cost(tmp_path: Path, tiny_folder: Path, tiny_heads: Path, prompt_file: Path) -> None:
+    for schedule, depths in (("trace", set()), ("joint", {"1", "2"}), ("paper", {"1", "2"})):
+        words = ("--schedule", schedule)
+        result = search(tmp_path / schedule, tiny_folder, tiny_heads, prompt_file, *words, "--json")
+        assert result.exit_code == 0, result.output
+        document = json.loads(result.stdout)
+        assert document["search_seconds"] > 0
+        assert set(document["target_forwards"]) == depths
+        assert all(count > 0 for count in document["target_forwards"].values())
+        again = search(tmp_path / schedule, tiny_folder, tiny_heads, prompt_file, *words)
+        assert ("target forwards of joint rollouts: depth 1" in again.stderr) == bool(depths)
