@@ -239,7 +239,7 @@ def fit_thresholds(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Choose the bank from the timings, fit the policies by replay and write bank.json."""
+    """Choose the bank from the timings, fit the policies by replay (typical acceptance: by rollouts) and write bank.json."""
     from entmtp_calib.calibrate.bank_rules import check_rule
     from entmtp_calib.signals import check_asked
 
