@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = [page for page in PAGES if ">>> " in page.read_text("utf-8")]
 WITHOUT_MODEL = ("show", "report", "compare", "export", "env")
-OTHERS_OPTIONS = {"--no-deps", "--nproc-per-node", "--tiny"}  # of pip, torchrun and benchmarks/scale.py
+OTHERS_OPTIONS = {"--no-deps", "--nproc-per-node", "--tiny", "--python", "--spec"}  # of pip, torchrun, a benchmark, .ci and pipx
 COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(entmtp [^|>…]+?)(?:\s{2,}#.*)?$", re.MULTILINE)
 
 
