@@ -53,8 +53,9 @@ def register() -> None:
 
 
 def grouped_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **_: Any
-) -> tuple[Tensor, None]:
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None,
+    softcap: float | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     """Softmax attention with the query heads of one key head folded into its rows.
 
     Args:
@@ -63,7 +64,12 @@ def grouped_attention(
 
     Returns:
         `[batch, rows, heads, width]` and no weights.
+
+    Raises:
+        ValueError: a cap on scores, which older releases of transformers drop in silence where they compute with SDPA.
     """
+    if softcap is not None:
+        raise ValueError("scores are not capped here")
     batch, heads, rows, width = query.shape
     kv_heads, columns = key.shape[1], key.shape[2]
     if rows > _FUSED_FROM:
