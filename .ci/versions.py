@@ -80,7 +80,7 @@ class Trial:
         self.call(*self.pip, "--no-deps", "-r", ROOT / "requirements-embedded.txt")
         shutil.copytree(ROOT / "tests", self.folder / "tests")
         shutil.copy(ROOT / "pyproject.toml", self.folder)
-        pytest = (self.bin / "pytest", "-q", "-p", "no:cacheprovider")
+        pytest = (self.bin / "pytest", "-p", "no:cacheprovider", "--disable-warnings")
         tiny = self.call(*pytest, *(f"tests/test_{name}.py" for name in TESTS))[1]
         return f"{tiny}; real model: {self.call(*pytest, 'tests/test_real.py', '-k', REAL)[1]}"
 

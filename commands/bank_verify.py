@@ -57,7 +57,8 @@ def verify(
     chosen = load_prompts(task or found.task, data, prompts, seed).prompts
     pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
     stop = StopRule(pair.target.end_ids, max_new_tokens)
-    texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
+    style = found.template["style"]
+    texts = [(prompt.id, encode(prompt.said(style), pair.tokenizer, style)) for prompt in chosen]
     rule: Any = rule_from(found.acceptance, seed)
     judge, show = (verify_typical, _show_typical) if isinstance(rule, Typical) else (verify_bank, _show)
     with screen.progress() as tick:

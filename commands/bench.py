@@ -27,6 +27,10 @@ def bench(
             help="Other heads of the same target, to run the published tree with; may be repeated.", show_default="none"
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Time this arm beside plain decoding and no other; may be repeated.", show_default="all arms"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for bench.csv, bench.json and bench.png.", show_default="none")] = None,
     model: opt.BankModel = None,
     heads: opt.BankHeads = None,
@@ -43,7 +47,7 @@ def bench(
     The prompts are those that the bank's calibration kept for tests, or any of another task.
     """
     from entmtp_calib.bank import load_bank
-    from entmtp_calib.calibrate.bench import Scribe, contestants, unseen_prompts
+    from entmtp_calib.calibrate.bench import Scribe, contestants, only_these, over_static, unseen_prompts
     from entmtp_calib.calibrate.rounds import interleave
     from entmtp_calib.calibrate.timing import Arm, summarise
     from entmtp_calib.engine.head_files import load_heads
@@ -59,8 +63,9 @@ def bench(
         screen.warn(warning)
     others = [load_heads(name) for name in also or ()]
     pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
-    texts = [(prompt.id, encode(prompt.messages, pair.tokenizer, found.template["style"])) for prompt in chosen]
-    entered = contestants(pair, found, seed, {other.name: take(other, pair.target) for other in others})
+    style = found.template["style"]
+    texts = [(prompt.id, encode(prompt.said(style), pair.tokenizer, style)) for prompt in chosen]
+    entered = only_these(contestants(pair, found, seed, {other.name: take(other, pair.target) for other in others}), only or ())
     scribe, rows = Scribe(), list[dict[str, Any]]()
     runners = {label: scribe.watch(label, one.run) for label, one in entered.items()}
     total = len(runners) * len(texts) * rounds
@@ -69,15 +74,17 @@ def bench(
                    on_run=lambda done: tick("bench", done, total))  # fmt: skip
         judged = scribe.judge(pair.target)
     timed = summarise([Arm(label, Topology()) for label in runners], rows)
+    against = over_static(rows)
     extra = {
-        label: {"nodes": one.nodes, "same_text": judged[label].same, "logp": judged[label].logp} for label, one in entered.items()
+        label: {"nodes": one.nodes, "same_text": judged[label].same, "logp": judged[label].logp, **against.get(label, {})}
+        for label, one in entered.items()
     }
     table = _table(timed, extra, len(texts), found.task if task is None else task, found)
     screen.table(table)
     say_graphs(screen, pair)
     screen.keep(runs=rows, max_new_tokens=max_new_tokens)
     if out:
-        _write(screen, out, table)
+        _write(screen, out, table, rows)
     screen.finish("bench")
 
 
@@ -91,7 +98,8 @@ def _table(timed: list[Any], extra: dict[str, dict[str, Any]], prompts: int, tas
     rows = _ceiling(bank, rows) + rows
     columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_s", "tokens/s", ".1f"),
                Column("tokens_per_step", "tokens/step", ".2f"), Column("speedup", "× ar", ".2f"),
-               Column("interval", "95 % interval"), Column("cv", "cv", ".1%"), Column("same_text", "text of ar", ".0%"),
+               Column("interval", "95 % interval"), Column("over_static", "× static", ".3f"),
+               Column("over_static_interval", "95 % interval"), Column("cv", "cv", ".1%"), Column("same_text", "text of ar", ".0%"),
                Column("logp", "log p/token", ".3f"))  # fmt: skip
     return Table("bench", f"Tokens per second on {prompts} prompts of {task}, prefill included, interleaved", columns, rows)
 
@@ -110,8 +118,8 @@ def _ceiling(bank: TopologyBank, rows: list[dict[str, Any]]) -> list[dict[str, A
              "tokens_per_s": measured["tokens_per_s"] * times, "speedup": measured["speedup"] * times}]  # fmt: skip
 
 
-def _write(screen: Output, folder: Path, table: Table) -> None:
-    """The table as CSV, JSON and a picture."""
+def _write(screen: Output, folder: Path, table: Table, runs: list[dict[str, Any]]) -> None:
+    """The table as CSV, JSON with every run, and a picture."""
     from entmtp_calib.report.contest import bench as contest
     from entmtp_calib.report.drawing import to_png
     from entmtp_calib.report.figure import is_none, to_csv
@@ -119,7 +127,7 @@ def _write(screen: Output, folder: Path, table: Table) -> None:
 
     figure = contest(table.title, table.rows)
     arms = [{name: None if is_none(value) else value for name, value in row.items()} for row in table.rows]
-    files = {"bench.csv": to_csv(figure), "bench.json": to_json({"title": table.title, "arms": arms}),
+    files = {"bench.csv": to_csv(figure), "bench.json": to_json({"title": table.title, "arms": arms, "runs": runs}),
              "bench.png": to_png(figure)}  # fmt: skip
     for name, data in files.items():
         write_atomically(folder / name, data)

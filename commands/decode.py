@@ -67,7 +67,7 @@ def decode(
     found = load_bank(bank)
     if policy != "ar":
         found.policy(policy)  # a typo should not cost a model's loading time
-    text = prompt if chat else _read_prompt(prompt, file)
+    text = prompt if chat else read_prompt(prompt, file)
 
     from entmtp_calib.calibrate.bank_decoder import BankDecoder
     from entmtp_calib.calibrate.step_log import StepLog, check_trace_file
@@ -100,7 +100,7 @@ def _check(limits: Limits, chat: bool, idle_guard: bool, json: bool, file: Path 
         raise UsageError("--guard was given with --policy ar.", "There is no tree to hold back.")
 
 
-def _read_prompt(prompt: str | None, file: Path | None) -> str:
+def read_prompt(prompt: str | None, file: Path | None) -> str:
     from entmtp_calib.errors import UsageError
 
     if prompt is not None and file is not None:

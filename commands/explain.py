@@ -15,7 +15,7 @@ from . import _completion as known
 from . import _options as opt
 from ._output import Output
 from ._session import load_of_bank
-from .decode import _read_prompt
+from .decode import read_prompt
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.narration import Guess, ToldStep
@@ -54,7 +54,7 @@ def explain(
     screen = Output(json, quiet)
     found = load_bank(bank)
     found.policy(policy)  # a typo should not cost a model's loading time
-    text = _read_prompt(prompt, file)
+    text = read_prompt(prompt, file)
     pair = load_of_bank(screen, found, model, heads, device, dtype)
     ids = encode([("user", text)], pair.tokenizer, found.template["style"])
     stop = StopRule(pair.target.end_ids, max_new_tokens, (), pair.tokenizer.decode)

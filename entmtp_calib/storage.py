@@ -6,7 +6,6 @@ Knows nothing about what it stores.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -19,6 +18,11 @@ from typing import Any
 import numpy as np
 
 from entmtp_calib.errors import ArtefactError, EntmtpError
+
+try:
+    import fcntl
+except ImportError:  # Windows has other locks
+    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 _held: dict[tuple[int, int], int] = {}  # folders of this process by device and inode, with what keeps their locks
@@ -58,6 +62,8 @@ def hold(folder: Path) -> None:
     Raises:
         EntmtpError: another process holds it.
     """
+    if fcntl is None:
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     place = os.fstat(descriptor)
     if (place.st_dev, place.st_ino) in _held:

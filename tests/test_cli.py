@@ -185,7 +185,25 @@ def test_bench_puts_the_bank_beside_plain_decoding_and_transformers(
     assert (arms["static"]["nodes"], arms["hysteresis"]["nodes"], arms["ar"]["nodes"]) == (7, 7, 0)
     assert (arms["ar"]["tokens_per_step"], arms["generate"]["tokens_per_step"]) == (1.0, None)  # transformers does not tell
     assert (tmp_path / "b" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "b" / "bench.json").read_text())["runs"] == document["runs"]
+    for name, arm in arms.items():
+        seconds = {
+            label: sum(row["seconds"] for row in document["runs"] if row["arm"] == label and row["round"] >= 0)
+            for label in (name, "static")
+        }
+        if name != "static":  # one text in every arm, so tokens cancel
+            assert arm["over_static"] == pytest.approx(seconds["static"] / seconds[name])
+            assert arm["over_static_low"] < arm["over_static"] < arm["over_static_high"]
     assert len((tmp_path / "b" / "bench.csv").read_text().splitlines()) == 1 + len(document["bench"])
+
+
+def test_bench_times_only_the_arms_that_are_asked_for(bank_file: Path) -> None:
+    words = "--prompts", 1, "--rounds", 1, "--max-new-tokens", 4, "--dtype", "float32", "--json"
+    result = cli("bench", bank_file, *words, "--only", "ladder")
+    assert {row["arm"] for row in json.loads(result.stdout)["runs"]} == {"ar", "ar-again", "ladder"}
+    result = cli("bench", bank_file, *words, "--only", "lader")
+    assert result.exit_code == 2
+    assert "ladder" in result.stderr
 
 
 def test_bench_says_where_prompts_may_have_been_seen(bank_file: Path, prompt_file: Path, tmp_path: Path) -> None:

@@ -68,6 +68,15 @@ def test_humaneval_is_164_prompts_byte_for_byte_in_the_order_of_their_hashes() -
     assert any(text != text.strip() for text in raw.values())
 
 
+@pytest.mark.parametrize("task", ["humaneval", "python-stdlib"])
+def test_raw_code_prompts_are_the_code_alone(task: str) -> None:
+    (prompt,) = load_prompts(task, count=1).prompts
+    ((_role, text),) = prompt.said("chat")
+    assert prompt.said("raw") == (("user", text.removeprefix(HUMANEVAL_ASK)),)
+    assert prompt.said("vicuna") == prompt.messages
+    assert text.startswith(HUMANEVAL_ASK)
+
+
 def test_white_space_is_kept_byte_for_byte(tmp_path: Path) -> None:
     text = "\r\n\tdef f():\r\n    \u00a0\u2028x  \n \x0b\x0c\r"
     assert only(tmp_path, {"prompt": text}) == (("user", text),)

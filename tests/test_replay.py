@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from conftest import VOCAB, plain, random_tree
 
 from entmtp_calib.calibrate.candidates import Candidate
 from entmtp_calib.calibrate.recalibrate import compare, recalibrate
+from entmtp_calib.calibrate.farm import Farm, Work
 from entmtp_calib.calibrate.rollout import load_trace, self_rollout
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.heads import DraftHeads
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 from entmtp_calib.engine.tracing import trace_text
+from entmtp_calib.engine.writer import _Batch, write
 from entmtp_calib.errors import ArtefactError, EntmtpError
 from entmtp_calib.evidence import accepted_depths, walk
 from entmtp_calib.policy import Hysteresis, Ladder, Policy, Static
@@ -131,3 +135,35 @@ def test_rollouts_do_not_depend_on_how_prompts_are_batched(
     for n in range(9):
         files = {(tmp_path / str(batch) / f"{n:05d}.npz").read_bytes() for batch in (1, 4, 16)}
         assert len(files) == 1
+
+
+def test_long_prompts_run_in_smaller_batches(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, texts = StopRule(target.end_ids, 6), [ids for _name, ids in prompts(9)]
+    rows: list[int] = []
+    run = _Batch.run
+    monkeypatch.setattr(_Batch, "run", lambda batch: (rows.append(len(batch.ids)), run(batch))[1])
+    widest = max(map(len, texts)) + 6
+    whole = dict(write(target, texts, stop, 9))
+    few = dict(write(target, texts, stop, 9, positions=2 * widest))
+    alone = dict(write(target, texts, stop, 9, positions=1))
+    assert whole == few == alone
+    assert rows[0] == 9
+    assert rows[-9:] == [1] * 9
+    assert all(1 <= count <= 9 for count in rows[1:-9])
+    assert sum(rows[1:-9]) == 9
+    assert len(rows[1:-9]) > 1
+
+
+def test_a_killed_batch_runs_again_with_all_its_members(target: Target, heads: DraftHeads, tmp_path: Path) -> None:
+    class Watched(Farm):
+        def run(self, kind: str, items: Sequence[Any], work: Work, done: Callable[[Any, bytes], None]) -> None:
+            seen.append([list(item) for item in items])
+            super().run(kind, items, work, done)
+
+    seen: list[list[list[int]]] = []
+    stop, texts = StopRule(target.end_ids, 4), prompts(20)
+    self_rollout(target, heads, texts, stop, tmp_path, farm=Watched())
+    assert sorted(index for batch in seen[0] for index in batch) == list(range(20))
+    (tmp_path / "00007.npz").unlink()
+    self_rollout(target, heads, texts, stop, tmp_path, farm=Watched())
+    assert seen[1] == [batch for batch in seen[0] if 7 in batch]

@@ -14,15 +14,17 @@ import torch
 
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.calibrate.likelihood import mean_logp
+from entmtp_calib.calibrate.paired import speed_ratio
 from entmtp_calib.calibrate.prompts import Prompt, load_prompts
 from entmtp_calib.calibrate.rounds import Run, Runner, clock, decoder_runner
-from entmtp_calib.calibrate.timing import AR, AR_AGAIN
+from entmtp_calib.calibrate.timing import AR, AR_AGAIN, Row, aa_slack, runs_by_arm
 from entmtp_calib.engine.acceptance import Exact, Rule, rule_from
 from entmtp_calib.engine.decoder import autoregressive
 from entmtp_calib.engine.graph_decoder import decoder_with
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
+from entmtp_calib.errors import UsageError, did_you_mean
 from entmtp_calib.policy import Static
 from entmtp_calib.topology import Topology, published_default
 
@@ -93,6 +95,30 @@ def contestants(pair: Pair, bank: TopologyBank, seed: int = 0, others: Mapping[s
     if rule == Exact(seed=seed):
         found["generate"] = Contestant(generate_runner(pair.target), None)
         found["prompt lookup"] = Contestant(generate_runner(pair.target, prompt_lookup_num_tokens=LOOKUP), None)
+    return found
+
+
+def only_these(found: Mapping[str, Contestant], names: Sequence[str]) -> dict[str, Contestant]:
+    """The arms of these names and plain decoding; all for no name.
+
+    Raises:
+        UsageError: there is no such arm.
+    """
+    unknown = next((name for name in names if name not in found), None)
+    if unknown is not None:
+        raise UsageError(f"there is no arm {unknown!r}.", did_you_mean(unknown, list(found)))
+    return {name: one for name, one in found.items() if not names or name in (*names, AR, AR_AGAIN)}
+
+
+def over_static(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """How many times as fast as the bank's static tree every other arm is, with intervals; empty where that was not timed."""
+    runs = runs_by_arm(rows)
+    found, slack = {}, aa_slack(runs)
+    for label, own in runs.items() if "static" in runs else ():
+        if label != "static":
+            ratio = speed_ratio(own, runs["static"], slack=slack)
+            found[label] = {"over_static": ratio.ratio, "over_static_low": ratio.low, "over_static_high": ratio.high,
+                            "over_static_interval": f"{ratio.low:.3f}–{ratio.high:.3f}"}  # fmt: skip
     return found
 
 

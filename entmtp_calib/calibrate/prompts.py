@@ -36,13 +36,19 @@ class Prompt:
     """What one generation starts from.
 
     id: unique in its set; thread: conversation that it is a piece of (pieces stay in one split);
-    messages: `(role, text)` in order, the last by the user; row: number of the row that it was made of, from 1.
+    messages: `(role, text)` in order, the last by the user; row: number of the row that it was made of, from 1; code: what the last
+    message asks to complete, where it puts a request before that, else empty.
     """
 
     id: str
     thread: str
     messages: Messages
     row: int = field(default=0, compare=False)
+    code: str = ""
+
+    def said(self, style: str) -> Messages:
+        """The messages in a resolved style: raw text is code alone, since a model without a chat template follows no request."""
+        return (("user", self.code),) if style == "raw" and self.code else self.messages
 
 
 @dataclass(slots=True)
@@ -159,7 +165,7 @@ def _humaneval(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
             found.skip("no prompt text")
             continue
         name = _name(row, f"row {number}")
-        yield Prompt(name, name, (("user", HUMANEVAL_ASK + text),))
+        yield Prompt(name, name, (("user", HUMANEVAL_ASK + text),), code=text)
 
 
 def _gsm8k(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
@@ -218,7 +224,7 @@ def _python_stdlib(wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:
     if folder and not folder.is_dir():
         raise ArtefactError(f"there is no folder {folder}.", "Give one with Python files.")
     for name, header in function_headers(folder):
-        yield Prompt(f"python-stdlib/{name}", name, (("user", HUMANEVAL_ASK + header),))
+        yield Prompt(f"python-stdlib/{name}", name, (("user", HUMANEVAL_ASK + header),), code=header)
 
 
 def _pieces(name: str, thread: str, row: dict[str, Any], wanted: _Wanted, found: PromptSet) -> Iterator[Prompt]:

@@ -22,6 +22,7 @@ from entmtp_calib.evidence import Trace
 from entmtp_calib.storage import arrays_bytes, load_arrays, write_atomically
 
 BATCH = 16
+_POSITIONS = BATCH * 1024
 
 
 def self_rollout(
@@ -44,8 +45,8 @@ def self_rollout(
         farm: processes that share the work; it knows it by the folder's name.
     """
     paths = [folder / f"{index:05d}.npz" for index in range(len(prompts))]
-    missing = [index for index, path in enumerate(paths) if not path.exists()]
-    done = len(prompts) - len(missing)
+    batches = [batch for batch in _batches(prompts) if not all(paths[index].exists() for index in batch)]
+    done = len(prompts) - sum(map(len, batches))
 
     def keep(members: list[int], result: bytes) -> None:
         nonlocal done
@@ -55,7 +56,6 @@ def self_rollout(
         if on_prompt:
             on_prompt(done)
 
-    batches = [missing[start : start + BATCH] for start in range(0, len(missing), BATCH)]
     (farm or Farm()).run(folder.name, batches, trace_work(target, drafter, prompts, stop, rule), keep)
     traces = [load_trace(path) for path in paths]
     for trace, (name, _ids) in zip(traces, prompts, strict=True):
@@ -64,13 +64,20 @@ def self_rollout(
     return traces
 
 
+def _batches(prompts: Sequence[tuple[str, Sequence[int]]]) -> list[list[int]]:
+    """Indices of prompts that run together: of like length, and the same whatever is done already, since in 16 bits a text can
+    depend on its neighbours."""
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index][1]))
+    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+
+
 def trace_work(
     target: Target, drafter: Drafter, prompts: Sequence[tuple[str, Sequence[int]]], stop: StopRule, rule: Exact = GREEDY
 ) -> Work:
     """What a process does with a batch of prompts, given by their indices: the files of their traces, one after the other."""
 
     def work(members: list[int]) -> bytes:
-        texts = dict(write(target, [prompts[index][1] for index in members], stop, BATCH, rule))
+        texts = dict(write(target, [prompts[index][1] for index in members], stop, BATCH, rule, positions=_POSITIONS))
         files = []
         for place, index in enumerate(members):
             name, ids = prompts[index]

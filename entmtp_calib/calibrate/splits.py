@@ -160,7 +160,6 @@ def load_splits(found: PromptSet, tokenizer: Any, target: Bounds, heads: int, co
     Raises:
         UsageError: no room for any prompt. ArtefactError: fewer than three usable prompts, or conversations with all turns.
     """
-    resolve_style(tokenizer, config.prompt_style)  # a style that cannot be is no fault of a prompt
     encoder = _Encoder(tokenizer, target.vocab_size, _room(target.max_positions, heads, config), config, found)
     splits, not_needed = (_first_turns if config.turns == "first" else _all_turns)(found, encoder, config.wanted)
     asked, used = sum(config.wanted), sum(splits.counts.values())
@@ -219,13 +218,14 @@ class _Encoder:
 
     def __init__(self, tokenizer: Any, vocabulary: int, room: int, config: RunConfig, found: PromptSet) -> None:
         self.tokenizer, self.vocabulary, self.room, self.config, self.found = tokenizer, vocabulary, room, config, found
+        self.style = resolve_style(tokenizer, config.prompt_style)  # a style that cannot be is no fault of a prompt
         self.cut = 0
         self._seen: set[str] = set()
 
     def ids(self, prompt: Prompt) -> list[int]:
         """Token ids, or an empty list for a prompt that was counted and is left out."""
         try:
-            ids = encode(prompt.messages, self.tokenizer, self.config.prompt_style)
+            ids = encode(prompt.said(self.style), self.tokenizer, self.style)
         except TemplateRefusal as refusal:
             self.found.skip("refused by the chat template", refusal.reason[:80], prompt.row)
             return []

@@ -15,6 +15,8 @@ from entmtp_calib.engine.kv_cache import KVCache
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.engine.target import Target
 
+POSITIONS = 1 << 15
+"""Most positions of a batch, all rows together: what keeps the cache of long prompts small."""
 _SHRINK_AT = 0.75  # drop finished rows from the cache when fewer than this share still write
 
 
@@ -26,6 +28,7 @@ def write(
     batch: int = 32,
     rule: Exact = GREEDY,
     seeds: Sequence[int] | None = None,
+    positions: int = POSITIONS,
 ) -> Iterator[tuple[int, list[int]]]:
     """Continue every prompt.
 
@@ -37,6 +40,7 @@ def write(
         batch: most rows that run together.
         rule: how tokens are chosen.
         seeds: one for every prompt, in place of the rule's.
+        positions: most positions of a batch, padding and new tokens included; a longer prompt runs alone.
 
     Yields:
         `(index of the prompt, its new token ids)`, a batch at a time, in the order of their lengths.
@@ -46,12 +50,22 @@ def write(
     """
     for ids in prompts:
         target.check(ids)
-    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
-    for start in range(0, len(order), batch):
-        members = order[start : start + batch]
+    for members in _batches([len(ids) for ids in prompts], batch, positions, stop.max_new_tokens):
         own = [seeds[i] if seeds else rule.seed for i in members]
         texts = _Batch(target, [prompts[i] for i in members], stop, rule, own).run()
         yield from zip(members, texts, strict=True)
+
+
+def _batches(lengths: Sequence[int], rows: int, positions: int, new: int) -> Iterator[list[int]]:
+    """Prompts in the order of their lengths, cut so that no batch has more rows or positions than may be."""
+    members: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        if len(members) == rows or members and (len(members) + 1) * (lengths[index] + new) > positions:
+            yield members
+            members = []
+        members.append(index)
+    if members:
+        yield members
 
 
 class _Batch:
