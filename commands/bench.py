@@ -99,8 +99,8 @@ def _table(timed: list[Any], extra: dict[str, dict[str, Any]], prompts: int, tas
     columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_s", "tokens/s", ".1f"),
                Column("tokens_per_step", "tokens/step", ".2f"), Column("speedup", "× ar", ".2f"),
                Column("interval", "95 % interval"), Column("over_static", "× static", ".3f"),
-               Column("over_static_interval", "95 % interval"), Column("cv", "cv", ".1%"), Column("same_text", "text of ar", ".0%"),
-               Column("logp", "log p/token", ".3f"))  # fmt: skip
+               Column("over_static_interval", "95 % interval"), Column("cv", "cv", ".1%"),
+               Column("same_text", "text of ar", ".0%"), Column("logp", "log p/token", ".3f"))  # fmt: skip
     return Table("bench", f"Tokens per second on {prompts} prompts of {task}, prefill included, interleaved", columns, rows)
 
 

@@ -12,8 +12,8 @@ import pytest
 from conftest import VOCAB, plain, random_tree
 
 from entmtp_calib.calibrate.candidates import Candidate
-from entmtp_calib.calibrate.recalibrate import compare, recalibrate
 from entmtp_calib.calibrate.farm import Farm, Work
+from entmtp_calib.calibrate.recalibrate import compare, recalibrate
 from entmtp_calib.calibrate.rollout import load_trace, self_rollout
 from entmtp_calib.engine.decoder import Decoder
 from entmtp_calib.engine.heads import DraftHeads

@@ -36,8 +36,8 @@ class Prompt:
     """What one generation starts from.
 
     id: unique in its set; thread: conversation that it is a piece of (pieces stay in one split);
-    messages: `(role, text)` in order, the last by the user; row: number of the row that it was made of, from 1; code: what the last
-    message asks to complete, where it puts a request before that, else empty.
+    messages: `(role, text)` in order, the last by the user; row: number of the row that it was made of, from 1; code: what the
+    last message asks to complete, where it puts a request before that, else empty.
     """
 
     id: str

@@ -60,7 +60,7 @@ def _batches(lengths: Sequence[int], rows: int, positions: int, new: int) -> Ite
     """Prompts in the order of their lengths, cut so that no batch has more rows or positions than may be."""
     members: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        if len(members) == rows or members and (len(members) + 1) * (lengths[index] + new) > positions:
+        if len(members) == rows or (members and (len(members) + 1) * (lengths[index] + new) > positions):
             yield members
             members = []
         members.append(index)
