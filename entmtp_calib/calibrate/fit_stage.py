@@ -32,7 +32,7 @@ from entmtp_calib.topology import chain, union
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
 
-_DRAFTED = (8, 12, 16, 24, 32, 48, 64)
+DRAFTED = (8, 12, 16, 24, 32, 48, 64)
 """Sizes of the trees that a dynamic policy may draft."""
 
 
@@ -79,7 +79,7 @@ def offers_of(
     """
     largest = max(growth.order.size for growth in frontier.growths)
     found = []
-    for size in sorted({min(size, largest) for size in _DRAFTED}):
+    for size in sorted({min(size, largest) for size in DRAFTED}):
         tree = union([best_of_size(frontier, traces, size).topology, chain(signal.depth)])
         sizes = tuple(size for size in SIZES if size <= tree.size)
         seconds = costs.best_nodes(tree), costs.best_nodes(tree, signal.name)
