@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +172,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._end = -1  # of the lines that were read or written here, so that appending does not read them all again
 
     def rows(self) -> list[dict[str, Any]]:
         """All whole lines.
@@ -180,42 +180,39 @@ class Journal:
         Raises:
             ArtefactError: a line other than the last is not JSON.
         """
-        return [row for row, _end in self._parse()]
+        whole, newline, _torn = (self.path.read_bytes() if self.path.exists() else b"").rpartition(b"\n")
+        found = [self._row(number, line) for number, line in enumerate(whole.split(b"\n"), 1) if line.strip()]
+        self._end = len(whole + newline)
+        return found
 
     def append(self, row: dict[str, Any]) -> None:
-        """Add one line, after removing a torn one."""
+        """Add one line, after removing a torn one.
+
+        Raises:
+            ArtefactError: see `rows`.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole = max((end for _row, end in self._parse()), default=0)
         line = json.dumps(row, sort_keys=True, allow_nan=False).encode() + b"\n"
+        if not self.path.exists() or self.path.stat().st_size != self._end:
+            self.rows()
         try:
             with self.path.open("ab") as file:
-                if file.tell() != whole:
-                    file.truncate(whole)
+                file.truncate(self._end)
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise _named(error, self.path) from None
+        self._end += len(line)
 
-    def _parse(self) -> Iterator[tuple[dict[str, Any], int]]:
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        end = 0
-        for number, line in enumerate(data.split(b"\n"), 1):
-            start, end = end, end + len(line) + 1
-            if not line.strip():
-                continue
-            torn = end > len(data)  # no newline behind it
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if torn:
-                return
-            if not isinstance(row, dict):
-                raise ArtefactError(f"line {number} of {self.path} is damaged.", "Run again with --fresh.")
-            yield row, start + len(line) + 1
+    def _row(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise ArtefactError(f"line {number} of {self.path} is damaged.", "Run again with --fresh.")
+        return row
 
 
 def digest(value: Any) -> str:

@@ -52,5 +52,14 @@ def test_the_earliest_of_three_events_wins() -> None:
     assert other.cut([2], [8]) == ([8], "")
 
 
+def test_a_long_stop_string_is_found_however_many_tokens_it_takes() -> None:
+    string = letters([number % 19 + 4 for number in range(90)])
+    ids = [ord(letter) - ord("a") for letter in string]
+    rule = StopRule(frozenset(), 200, (string,), letters)
+    for place in range(len(ids) - 1):
+        assert rule.cut(ids[:place], ids[place : place + 1]) == (ids[place : place + 1], "")
+    assert rule.cut([1, *ids[:-1]], [ids[-1], 1]) == ([ids[-1]], "stop")
+
+
 def test_a_string_that_came_before_the_text_does_not_count() -> None:
     assert StopRule(frozenset(), 9, ("ab",), letters).cut([], [1, 2]) == ([1, 2], "")

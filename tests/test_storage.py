@@ -229,6 +229,19 @@ def test_wherever_the_last_line_is_torn_it_is_dropped_and_the_next_append_is_cle
         assert path.read_bytes() == whole
 
 
+def test_what_another_wrote_meanwhile_is_read_before_the_next_append(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    journal = journal_of(path, ROWS[:1])
+    journal_of(path, ROWS[1:2])
+    with path.open("ab") as file:
+        file.write(b'{"torn": ')
+    journal.append(ROWS[2])
+    assert journal.rows() == ROWS
+    path.unlink()
+    journal.append(ROWS[0])
+    assert journal.rows() == ROWS[:1]
+
+
 @pytest.mark.parametrize("torn", [b"\x00" * 64, b"\xff\xfe{", b"   ", b"[1, 2", b'{"a": "'])
 def test_any_rubbish_after_the_last_newline_is_a_torn_line(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "j.jsonl"
@@ -247,7 +260,8 @@ def test_a_bad_whole_line_is_an_error_and_the_file_is_left_alone(tmp_path: Path,
     path = tmp_path / "j.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     before = path.read_bytes()
-    for use in (Journal(path).rows, lambda: Journal(path).append({})):
+    read = Journal(path)
+    for use in (read.rows, lambda: read.append({}), lambda: Journal(path).append({})):
         with pytest.raises(ArtefactError, match=f"line {place + 1} of"):
             use()
     assert path.read_bytes() == before

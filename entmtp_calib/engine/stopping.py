@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_TAIL = 48  # tokens before the new ones in which a stop string may have begun
+_TAIL = 48  # tokens before the new ones that are decoded with them at least, so that they have their context
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +49,6 @@ class StopRule:
 
     def _ends(self, before: Sequence[int], tokens: Sequence[int]) -> bool:
         assert self.decode is not None, "stop strings need a function that decodes"
-        text = self.decode([*before[-_TAIL:], *tokens])
+        tail = max(_TAIL, *(len(string.encode()) for string in self.strings))  # a token is a byte at least
+        text = self.decode([*before[-tail:], *tokens])
         return any(string in text for string in self.strings)

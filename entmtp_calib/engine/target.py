@@ -126,9 +126,8 @@ class Target:
         """
         if self._pairs and ids.numel() == 1 and mask is not None:
             return self._twice(ids, mask, positions, cache)
-        if (
-            self._additive and mask is not None
-        ):  # eager attention adds its mask; masks are combined as booleans and filled once, here
+        if self._additive and mask is not None:
+            # Eager attention adds its mask; masks are combined as booleans and filled once, here.
             mask = torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(~mask, torch.finfo(self.dtype).min)
         if isinstance(keep, int) and keep:
             # An index tensor makes a compact copy; a slice would make the LM head expand its weights once per batch member.
