@@ -24,6 +24,11 @@ from entmtp_calib.topology import Topology, from_lists
 
 FORMAT, VERSION = "entmtp-bank", 1
 _HINT = "Make it again with: entmtp run"
+_PLAIN: dict[str, type] = {"task": str, "recommended": str, "measured": dict, "evaluation": dict, "splits": dict,
+                           "limits": dict, "provenance": dict}  # fmt: skip
+_SECTIONS = {"target": ("name", "identity"), "heads": ("name", "identity"), "acceptance": ("rule",),
+             "template": ("style", "hash")}  # fmt: skip
+"""Objects of the file and the texts that each must have."""
 _OPTIONAL: dict[str, Any] = {"prompts": {}, "too_small_to_trust": False}  # fields that an older bank lacks
 _TREE_NUMBERS = ("mean_accept", "tokens_per_step", "tokens_per_s", "seconds_per_step", "draft_seconds", "speedup",
                  "speedup_low", "speedup_high")  # fmt: skip
@@ -136,9 +141,7 @@ class TopologyBank:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for the file."""
-        plain = ("task", "target", "heads", "acceptance", "template", "recommended", "measured", "evaluation",
-                 "splits", "limits", "provenance")  # fmt: skip
-        value: dict[str, Any] = {name: getattr(self, name) for name in plain}
+        value: dict[str, Any] = {name: getattr(self, name) for name in (*_PLAIN, *_SECTIONS)}
         value |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name)}
         policies = {name: policy.to_json() for name, policy in self.policies.items()}
         value["signal"] = self.signal.to_json()
@@ -167,6 +170,42 @@ def load_bank(path: Path | str) -> TopologyBank:
 
 
 def _parse(value: dict[str, Any]) -> TopologyBank:
+    plain: dict[str, Any] = {name: _get(value, name, kind) for name, kind in _PLAIN.items()}
+    sections: dict[str, Any] = {name: _section(value, name, texts) for name, texts in _SECTIONS.items()}
+    more: dict[str, Any] = {name: _get(_OPTIONAL | value, name, type(absent)) for name, absent in _OPTIONAL.items()}
+    trees = _trees(value)
+    policies = {name: policy_from_json(name, row, len(trees)) for name, row in _get(value, "policies", dict).items()}
+    if "signal" not in value:
+        raise ArtefactError("field 'signal' is missing.")
+    bank = TopologyBank(
+        **plain,
+        **more,
+        **sections,
+        signal=signal_from_json(value["signal"]),
+        trees=trees,
+        policies=policies,
+    )
+    _check_together(bank)
+    check_record(bank.evaluation, bank.splits, bank.prompts)
+    return bank
+
+
+def _check_together(bank: TopologyBank) -> None:
+    """Refuse parts that cannot be used, or not with each other."""
+    if bank.recommended not in bank.policies:
+        raise ArtefactError(f"field 'recommended' names {bank.recommended!r}, which is no policy of the bank.")
+    drafted = [policy.drafted for policy in bank.policies.values() if isinstance(policy, Dynamic)]
+    needed = max(bank.signal.depth, *(tree.depth for tree in [*bank.topologies, *drafted]))
+    heads = bank.heads.get("heads")
+    if type(heads) is not int or heads < needed:
+        raise ArtefactError(f"the bank needs {needed} heads and names heads with {heads!r}.")
+    if not _is_rule(bank.acceptance):
+        raise ArtefactError(f"acceptance {dict(bank.acceptance)} is not known.", f"Known rules: {', '.join(_RULES)}.")
+    if bank.template["style"] not in RESOLVED:
+        raise ArtefactError(f"field 'template.style' is {bank.template['style']!r}, not {', '.join(RESOLVED)}.")
+
+
+def _trees(value: dict[str, Any]) -> tuple[BankTree, ...]:
     rows = _get(value, "trees", list)
     if not rows:
         raise ArtefactError("the bank holds no tree.")
@@ -174,44 +213,7 @@ def _parse(value: dict[str, Any]) -> TopologyBank:
     labels = [tree.label for tree in trees]
     if len(set(labels)) != len(labels):
         raise ArtefactError(f"two trees of the bank have the same label: {labels}.")
-    policies = {name: policy_from_json(name, row, len(trees)) for name, row in _get(value, "policies", dict).items()}
-    recommended = _get(value, "recommended", str)
-    if recommended not in policies:
-        raise ArtefactError(f"field 'recommended' names {recommended!r}, which is no policy of the bank.")
-    if "signal" not in value:
-        raise ArtefactError("field 'signal' is missing.")
-    signal = signal_from_json(value["signal"])
-    target, heads = _section(value, "target", ("name", "identity")), _section(value, "heads", ("name", "identity"))
-    drafted = [policy.drafted for policy in policies.values() if isinstance(policy, Dynamic)]
-    depth = max(tree.depth for tree in [*(tree.topology for tree in trees), *drafted])
-    if type(heads.get("heads")) is not int or heads["heads"] < max(depth, signal.depth):
-        raise ArtefactError(f"the bank needs {max(depth, signal.depth)} heads and names heads with {heads.get('heads')!r}.")
-    acceptance = _section(value, "acceptance", ("rule",))
-    if not _is_rule(acceptance):
-        raise ArtefactError(f"acceptance {dict(acceptance)} is not known.", f"Known rules: {', '.join(_RULES)}.")
-    template = _section(value, "template", ("style", "hash"))
-    if template["style"] not in RESOLVED:
-        raise ArtefactError(f"field 'template.style' is {template['style']!r}, not {', '.join(RESOLVED)}.")
-    bank = TopologyBank(
-        task=_get(value, "task", str),
-        target=target,
-        heads=heads,
-        acceptance=acceptance,
-        template=template,
-        signal=signal,
-        trees=trees,
-        policies=policies,
-        recommended=recommended,
-        measured=_get(value, "measured", dict),
-        evaluation=_get(value, "evaluation", dict),
-        splits=_get(value, "splits", dict),
-        limits=_get(value, "limits", dict),
-        provenance=_get(value, "provenance", dict),
-        prompts=_get(_OPTIONAL | value, "prompts", dict),
-        too_small_to_trust=_get(_OPTIONAL | value, "too_small_to_trust", bool),
-    )
-    check_record(bank.evaluation, bank.splits, bank.prompts)
-    return bank
+    return trees
 
 
 def _tree(row: Any, where: str) -> BankTree:
