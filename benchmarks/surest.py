@@ -17,19 +17,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entmtp_calib.calibrate.candidates import DEFAULT_LABEL, best_of_size
-from entmtp_calib.calibrate.dynamic import SIZES, places, verify_seconds
-from entmtp_calib.calibrate.fit_stage import DRAFTED
+from entmtp_calib.calibrate.candidates import DEFAULT_LABEL
+from entmtp_calib.calibrate.dynamic import SIZES, Drafts, draftable, places, verify_seconds
 from entmtp_calib.calibrate.thresholds import Gain, Speed, gain
 from entmtp_calib.calibrate.timing import AR_AGAIN
+from entmtp_calib.errors import ArtefactError
 from entmtp_calib.evidence import accepted_depths, walk
-from entmtp_calib.report.material import Material, read_material
-from entmtp_calib.storage import digest, load_arrays
+from entmtp_calib.report.material import Material, read_drafts, read_material
+from entmtp_calib.storage import digest
 from entmtp_calib.topology import Topology, chain, union
 
 THRESHOLDS = (0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.045, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15)
 PARTS = ("fit", "test")
-Texts = list[NDArray[np.float32]]
 
 
 class Tried(NamedTuple):
@@ -51,10 +50,8 @@ def offers(material: Material) -> list[Topology]:
     """The trees that a fit may draft, as it makes them."""
     assert material.frontier is not None
     assert material.bank is not None
-    largest = max(growth.order.size for growth in material.frontier.growths)
     read = chain(material.bank.signal.depth)
-    sizes = sorted({min(size, largest) for size in DRAFTED})
-    return [union([best_of_size(material.frontier, material.traces["search"], size).topology, read]) for size in sizes]
+    return [union([best, read]) for best in draftable(material.frontier, material.traces["search"])]
 
 
 def statics(material: Material) -> list[Tried]:
@@ -67,10 +64,9 @@ def statics(material: Material) -> list[Tried]:
     return found
 
 
-def surest(
-    material: Material, tree: Topology, drafted: Topology, values: Mapping[str, Texts], draft: float
-) -> tuple[list[Tried], list[Tried]]:
+def surest(material: Material, tree: Topology, drafts: Mapping[str, Drafts], draft: float) -> tuple[list[Tried], list[Tried]]:
     """All numbers and all thresholds over one drafted tree."""
+    drafted, values = drafts["fit"].drafted, {part: drafts[part].values for part in PARTS}
     columns = [drafted.sorted().nodes.index(node) for node in tree.sorted().nodes]
     arms = [arm for arm in material.timed if arm.label != AR_AGAIN]
     cost = np.array(verify_seconds(arms, range(tree.size + 1))) + draft
@@ -99,17 +95,13 @@ def surest(
 def row(path: Path) -> list[str]:
     material = read_material(path)
     trees, found = offers(material), ([], [])  # type: tuple[list[Topology], tuple[list[Tried], list[Tried]]]
-    heads = material.traces["fit"][0].heads
-    drafted = union([*trees, chain(heads)])
-    folder = {part: path / "rollouts" / "values" / part / digest(drafted.sorted().to_lists())[7:19] for part in PARTS}
-    values = {
-        part: [load_arrays(folder[part] / f"{n:05d}.npz", "values")["values"] for n in range(len(material.traces[part]))]
-        for part in PARTS
-    }
+    drafts = {part: own for part in PARTS if (own := read_drafts(material, part)) is not None}
+    if len(drafts) < len(PARTS):
+        raise ArtefactError(f"{path} has no path values.", f"Run: entmtp fit-thresholds {path}")
     seconds = {line["arm"]: line["draft_seconds"] for line in material.timing_rows if "draft_seconds" in line}
     for tree in trees:
         draft = seconds[f"best of {digest(tree.to_lists())[7:19]}"]
-        for kind, more in zip(found, surest(material, tree, drafted, values, draft), strict=True):
+        for kind, more in zip(found, surest(material, tree, drafts, draft), strict=True):
             kind.extend(more)
     static = fastest(statics(material))
     return [path.name, *(shown(best, gain(best.test, static.test, 0)) for best in map(fastest, found))]

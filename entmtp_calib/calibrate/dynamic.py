@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from entmtp_calib.calibrate.candidates import best_of_size
 from entmtp_calib.calibrate.ceiling import headroom_share, oracle, random_switching
 from entmtp_calib.calibrate.fitting import STUDY_BINS, Fitted, Judged, recommend
 from entmtp_calib.calibrate.held_out import held_out
+from entmtp_calib.calibrate.search import Frontier
 from entmtp_calib.calibrate.thresholds import Costs, Gain, Outcome, best, best_static, evaluate, gain, ladder_over
 from entmtp_calib.calibrate.timing import Timed
 from entmtp_calib.evidence import NodeTable, Trace
@@ -29,6 +31,8 @@ from entmtp_calib.topology import Topology
 KIND = "dynamic"
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 """Numbers of nodes that are tried."""
+DRAFTED = (8, 12, 16, 24, 32, 48, 64)
+"""Sizes of the trees that may be drafted."""
 _LAST = 2**30  # place of what is not in the drafted tree
 
 
@@ -67,6 +71,12 @@ class Offer:
         """The same with some of the sizes, by their place."""
         sizes, verify = tuple(self.sizes[column] for column in columns), tuple(self.verify[column] for column in columns)
         return Offer(self.drafted, sizes, verify, self.draft, self.read)
+
+
+def draftable(frontier: Frontier, traces: Sequence[Trace]) -> list[Topology]:
+    """The best tree of every size that may be drafted, over traces of the search prompts."""
+    largest = max(growth.order.size for growth in frontier.growths)
+    return [best_of_size(frontier, traces, size).topology for size in sorted({min(size, largest) for size in DRAFTED})]
 
 
 def places(values: NDArray[np.float32], drafted: Topology, tree: Topology, trace: Trace) -> NDArray[np.int64]:

@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from entmtp_calib.calibrate.bank_rules import CONDITIONAL, choose_bank, hull
-from entmtp_calib.calibrate.candidates import best_of_size
-from entmtp_calib.calibrate.dynamic import KIND, SIZES, Drafts, Offer, compare_sizes, verify_seconds, with_dynamic
+from entmtp_calib.calibrate.dynamic import KIND, SIZES, Drafts, Offer, compare_sizes, draftable, verify_seconds, with_dynamic
 from entmtp_calib.calibrate.fitting import Fitted, fit_policies
 from entmtp_calib.calibrate.path_values import stored_values
 from entmtp_calib.calibrate.scheduler_study import other_orders, study_json
@@ -31,9 +30,6 @@ from entmtp_calib.topology import chain, union
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
-
-DRAFTED = (8, 12, 16, 24, 32, 48, 64)
-"""Sizes of the trees that a dynamic policy may draft."""
 
 
 def by_replay(stage: Calibration, signal: str, timed: Sequence[Timed], studied: bool, rule: str) -> Fitted:
@@ -77,10 +73,9 @@ def offers_of(
     Args:
         traces: of the search prompts; arms: every timed tree.
     """
-    largest = max(growth.order.size for growth in frontier.growths)
     found = []
-    for size in sorted({min(size, largest) for size in DRAFTED}):
-        tree = union([best_of_size(frontier, traces, size).topology, chain(signal.depth)])
+    for best in draftable(frontier, traces):
+        tree = union([best, chain(signal.depth)])
         sizes = tuple(size for size in SIZES if size <= tree.size)
         seconds = costs.best_nodes(tree), costs.best_nodes(tree, signal.name)
         found.append(Offer(tree, sizes, verify_seconds(arms, sizes), *seconds))

@@ -58,17 +58,31 @@ def stored_values(
     Raises:
         ArtefactError: a file that is damaged or of another text.
     """
-    own, found = folder / digest(drafted.sorted().to_lists())[7:19], []
+    own, found = values_folder(folder, drafted), []
     for index, ((_name, ids), trace) in enumerate(zip(prompts, traces, strict=True)):
         path = own / f"{index:05d}.npz"
         if not path.exists():
             values = path_values(target, drafter, drafted, ids, trace, ranking)
             save_arrays(path, {"values": values, "tokens": trace.tokens})
-        arrays = load_arrays(path, "file of path values")
-        shapes = {name: array.shape for name, array in arrays.items()}
-        wanted = {"values": (len(trace), drafted.size), "tokens": trace.tokens.shape}
-        if shapes != wanted or not np.array_equal(arrays["tokens"], trace.tokens):
-            raise ArtefactError(f"{path} is of another text.", "Run again with --fresh.")
-        found.append(arrays["values"])
+        found.append(load_values(path, drafted, trace))
         on_prompt(index + 1, len(traces))
     return found
+
+
+def values_folder(folder: Path, drafted: Topology) -> Path:
+    """Where the files of a drafted tree are: its own folder, `00000.npz` and so on inside."""
+    return folder / digest(drafted.sorted().to_lists())[7:19]
+
+
+def load_values(path: Path, drafted: Topology, trace: Trace) -> Floats:
+    """What `path_values` gave for a text, from its file.
+
+    Raises:
+        ArtefactError: a file that is absent, damaged or of another text.
+    """
+    arrays = load_arrays(path, "file of path values")
+    shapes = {name: array.shape for name, array in arrays.items()}
+    wanted = {"values": (len(trace), drafted.size), "tokens": trace.tokens.shape}
+    if shapes != wanted or not np.array_equal(arrays["tokens"], trace.tokens):
+        raise ArtefactError(f"{path} is of another text.", "Run again with --fresh.")
+    return arrays["values"]

@@ -12,6 +12,8 @@ from typing import Any
 
 from entmtp_calib.bank import TopologyBank, load_bank
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
+from entmtp_calib.calibrate.dynamic import Drafts, draftable
+from entmtp_calib.calibrate.path_values import load_values, values_folder
 from entmtp_calib.calibrate.rollout import load_trace
 from entmtp_calib.calibrate.search import Frontier, frontier_from_json
 from entmtp_calib.calibrate.splits import RunConfig
@@ -20,7 +22,7 @@ from entmtp_calib.errors import ArtefactError
 from entmtp_calib.evidence import Trace
 from entmtp_calib.rundir import STAGES, RunDir
 from entmtp_calib.storage import Journal, read_json
-from entmtp_calib.topology import Topology, from_lists
+from entmtp_calib.topology import Topology, chain, from_lists, union
 from entmtp_calib.trust import prompts_used
 
 Rows = list[dict[str, Any]]
@@ -96,6 +98,23 @@ def read_material(path: Path) -> Material:
         _timed(run, candidates, timing_rows, expected["fit"], gaps),
         load_bank(bank_path) if bank_path.exists() else None, prompts_used(run), gaps,
     )  # fmt: skip
+
+
+def read_drafts(material: Material, part: str) -> Drafts | None:
+    """Path values of all that a dynamic policy may draft, over the texts of a part; None where the run does not hold them all.
+
+    Raises:
+        ArtefactError: a file that is damaged or of another text.
+    """
+    traces, searched = material.traces.get(part, ()), material.traces.get("search", ())
+    if material.frontier is None or not searched or not traces:
+        return None
+    drafted = union([*draftable(material.frontier, searched), chain(traces[0].heads)])
+    folder = values_folder(material.run.file(f"rollouts/values/{part}"), drafted)
+    paths = [folder / f"{index:05d}.npz" for index in range(len(traces))]
+    if not all(path.exists() for path in paths):
+        return None
+    return Drafts(drafted, traces, [load_values(path, drafted, trace) for path, trace in zip(paths, traces, strict=True)])
 
 
 def _traces(run: RunDir, part: str, count: int, gaps: dict[str, str]) -> tuple[Trace, ...]:
