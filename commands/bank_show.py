@@ -81,8 +81,8 @@ def _acceptance(topology: Any, folder: Path) -> list[dict[str, Any]]:
     """How often each node is accepted, by replay of the traces of the run that the bank lies in; empty where there are none."""
     if not topology.nodes or not (folder / "run.json").exists():
         return []
-    from entmtp_calib.report.acceptance import node_acceptance
     from entmtp_calib.report.material import read_material
+    from entmtp_calib.report.trees import node_acceptance
 
     material = read_material(folder)
     if not material.replayable or not material.unseen:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from handmade import random_trace
 
-from entmtp_calib.bank import BankTree, TopologyBank
+from entmtp_calib.bank import BankTree, TopologyBank, load_bank
 from entmtp_calib.calibrate.candidates import choose_candidates
+from entmtp_calib.calibrate.dynamic import draftable
+from entmtp_calib.calibrate.path_values import values_folder
 from entmtp_calib.calibrate.rollout import trace_bytes
 from entmtp_calib.calibrate.search import search
 from entmtp_calib.calibrate.splits import RunConfig
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN
 from entmtp_calib.evidence import Trace, accepted_depths, walk
-from entmtp_calib.policy import Hysteresis, Ladder, Static
+from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Static
 from entmtp_calib.rundir import RunDir
 from entmtp_calib.signals import Signal
-from entmtp_calib.storage import Journal, to_json, write_atomically
-from entmtp_calib.topology import Topology, chain
+from entmtp_calib.storage import Journal, save_arrays, to_json, write_atomically
+from entmtp_calib.topology import Node, Topology, chain, union
 
 COUNTS = {"search": 6, "fit": 5, "test": 4}
 HOSTILE = "<script>alert('x')</script>"
@@ -120,6 +123,23 @@ def add_bank(run: RunDir, recommended: str = "static") -> TopologyBank:
     )  # fmt: skip
     bank.save(run.file("bank.json"))
     return bank
+
+
+def add_dynamic(run: RunDir, size: int) -> None:
+    """Let the bank recommend a dynamic policy of so many nodes, and store random path values of the test prompts."""
+    drafted, rng = union([*draftable(search(traces("search"), 8, 3), traces("search")), chain(3)]), random.Random(7)
+    for index, trace in enumerate(traces("test")):
+        values = np.zeros((len(trace), drafted.size), np.float32)
+        for row in values:
+            found: dict[Node, float] = {(): 0.0}
+            for node in drafted.sorted().nodes:
+                found[node] = found[node[:-1]] - rng.choice([0.0, 0.5, rng.uniform(0, 2)])
+            row[:] = list(found.values())[1:]
+        path = values_folder(run.file("rollouts/values/test"), drafted) / f"{index:05d}.npz"
+        save_arrays(path, {"values": values, "tokens": trace.tokens})
+    bank = load_bank(run.file("bank.json"))
+    policies = {**bank.policies, "dynamic": Dynamic((), (size,), drafted)}
+    replace(bank, policies=policies, recommended="dynamic").save(run.file("bank.json"))
 
 
 def whole(folder: Path) -> RunDir:

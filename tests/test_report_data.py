@@ -10,31 +10,36 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
-from conftest import byte_tokenizer, random_tree
+from conftest import random_tree
 from handmade import one_step, random_trace, trace
-from made_runs import BASE, COUNTS, ROW, add_bank, add_recalibration, add_search, add_timing, begin, candidates, traces, whole
+from made_runs import (
+    BASE,
+    COUNTS,
+    ROW,
+    add_bank,
+    add_recalibration,
+    add_search,
+    add_timing,
+    begin,
+    candidates,
+    traces,
+    whole,
+)
 
 from entmtp_calib.errors import ArtefactError
 from entmtp_calib.evidence import accepted_depths, mean_accept, walk
-from entmtp_calib.report.acceptance import (
-    HELD_OUT,
-    RANKS,
-    REPLAYED,
-    ROLLOUT,
-    SEARCHED,
-    frontier,
-    hit_rates,
-    node_acceptance,
-    trees,
-)
+from entmtp_calib.policy import Static
+from entmtp_calib.replay import Replay
+from entmtp_calib.report.acceptance import HELD_OUT, RANKS, REPLAYED, ROLLOUT, SEARCHED, frontier, hit_rates
 from entmtp_calib.report.build import figures
 from entmtp_calib.report.figure import Figure, Missing, ratio_interval, to_csv
 from entmtp_calib.report.material import Material, read_material
 from entmtp_calib.report.palette import DEPTHS, SERIES
 from entmtp_calib.report.speed import cost_model, search_time, throughput
-from entmtp_calib.report.switching import gain, gain_rows, reliability, signal
-from entmtp_calib.report.timeline import timeline, token_pieces
+from entmtp_calib.report.switching import gain, gain_rows, reliability, signal, verdict
+from entmtp_calib.report.trees import node_acceptance, trees
 from entmtp_calib.topology import Topology, chain
 
 
@@ -143,6 +148,14 @@ def test_throughput_is_what_was_timed(material: Material) -> None:
     assert ("not measurably" in figure.sentence) is (best["low"] <= 1)
 
 
+def test_a_speed_that_is_barely_measurable_shows_it(material: Material) -> None:
+    arms = [
+        replace(arm, speedup=1.2, speedup_low=1.003, speedup_high=1.5) if arm.topology.size else arm for arm in material.timed
+    ]
+    sentence = made(throughput(replace(material, timed=tuple(arms)))).sentence
+    assert "1.003 to 1.500), measurably faster" in sentence
+
+
 def test_a_cost_that_is_a_straight_line_is_met_by_the_model(material: Material) -> None:
     for row in made(cost_model(material)).rows:
         assert row["measured_ms"] == pytest.approx(1e3 * (BASE + ROW * (row["nodes"] + 1)))
@@ -182,6 +195,16 @@ def test_bins_of_the_signal_hold_every_step_once(material: Material) -> None:
     assert sorted(lines) == [("hysteresis", 0.4), ("hysteresis", 0.7), ("ladder", 0.3), ("ladder", 0.6)]
 
 
+@pytest.mark.parametrize(
+    ("signals", "said"),
+    [([0.5, 0.5, 0.5, 0.5], "right as far"), ([0.9, 0.9, 0.9, 0.9], "too much"), ([0.1, 0.1, 0.1, 0.1], "too little")],
+)
+def test_a_signal_that_is_off_within_noise_is_not_called_off(signals: list[float], said: str) -> None:
+    none = np.zeros(0, np.int64)
+    run = Replay(none, none, none, np.array([0, 0, 1, 1]), np.array(signals))
+    assert said in verdict(run, np.array([1.0, 0.0, 0.0, 1.0]))
+
+
 def test_gain_has_ceiling_and_floors_and_does_without_what_an_older_bank_lacks(material: Material) -> None:
     assert material.bank is not None
     rows = {row["arm"]: row for row in made(gain(material)).rows}
@@ -191,29 +214,12 @@ def test_gain_has_ceiling_and_floors_and_does_without_what_an_older_bank_lacks(m
     assert "static at random" not in rows
     assert (rows["ladder"]["low"], rows["ladder"]["high"]) == (1.02, 1.2)
     assert "a measurable gain" in made(gain(material)).sentence
+    assert "the floor" not in made(gain(material)).sentence
+    one = replace(material.bank, policies={name: Static(2) for name in material.bank.policies})
+    assert "the floor, switching at random, is static itself" in made(gain(replace(material, bank=one))).sentence
     old = {"policies": {"static": {"gain": {"ratio": 1.0, "low": 1.0, "high": 1.0}}, "ladder": {}}}
     assert [row["arm"] for row in gain_rows(replace(material.bank, evaluation=old))] == ["static"]
     assert isinstance(gain(replace(material, bank=replace(material.bank, evaluation={}))), Missing)
-
-
-def test_the_timeline_tells_every_token_once(material: Material) -> None:
-    figure = made(timeline(material, byte_tokenizer(), "test-0"))
-    own = traces("test")[0]
-    main = [row for row in figure.rows if row["policy"] == "static"]
-    assert sum(row["accepted"] + 1 for row in main) == len(own) == len(figure.facts["pieces"])
-    assert [row["position"] for row in main] == walk(accepted_depths(material.bank.trees[2].topology, own)).tolist()  # type: ignore[union-attr]
-    text = byte_tokenizer().decode(own.tokens.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    assert "".join(piece for piece, _depth, _step in figure.facts["pieces"]) == text
-    assert {row["policy"] for row in figure.rows} == {"static", "hysteresis"}  # the recommended one never switches
-    assert isinstance(timeline(material, None, "nobody"), Missing)
-    ids = made(timeline(material)).facts["pieces"]
-    assert all(piece.strip().isdigit() for piece, _depth, _step in ids)
-
-
-def test_a_token_knows_the_depth_that_it_came_from() -> None:
-    pieces = token_pieces([7, 8, 9, 4], [2, 0])
-    assert pieces == [("7 ", 0, 0), ("8 ", 1, 0), ("9 ", 2, 0), ("4 ", 0, 1)]
-    assert token_pieces([], []) == []
 
 
 def test_a_run_with_a_search_alone_has_its_figures_and_names_the_others(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The data of figures about what is accepted: frontier, hit rates, and the nodes of the bank's trees.
+"""The data of figures about what is accepted: frontier and hit rates.
 
 Everything but the rollouts' own counts is replayed over traces. Draws nothing.
 """
@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 
 from entmtp_calib.calibrate.search import Growth
-from entmtp_calib.evidence import NodeTable, Trace, accepted_depths, walk
+from entmtp_calib.evidence import Trace, accepted_depths, walk
 from entmtp_calib.report.figure import Figure, Missing, ratio_interval, span
 from entmtp_calib.report.material import Material
-from entmtp_calib.topology import Node, Topology
+from entmtp_calib.topology import Topology
 
 RANKS = 10
 _SIZES = 14  # sizes of each growth that are replayed, evenly spaced in their logarithm
-FRONTIER, HITS, TREES = "frontier", "hit-rates", "trees"
+FRONTIER, HITS = "frontier", "hit-rates"
 TITLES = {
     FRONTIER: "Accepted drafts by size and depth of the tree",
     HITS: "How often the heads are right",
-    TREES: "The trees of the bank, and how often each node is accepted",
 }
 NO_REPLAY = "with typical acceptance the text depends on the tree, so nothing can be replayed"
 SEARCHED, REPLAYED, HELD_OUT, ROLLOUT = "search", "replay", "held-out replay", "rollout"
@@ -68,57 +67,6 @@ def hit_rates(material: Material) -> Figure | Missing:
         f"Over all positions of the {part} prompts' texts, each head given the true tokens before it: "
         "in a tree a head is only asked where the guesses above it were right. Intervals: 95 %, bootstrap over prompts.",
     ))  # fmt: skip
-
-
-def trees(material: Material) -> Figure | Missing:
-    """Every node of the bank's trees with the share of steps at which it is accepted."""
-    reason = ""
-    if material.bank is None:
-        reason, hint = "there is no bank", "entmtp fit-thresholds"
-    elif not material.replayable:
-        reason, hint = NO_REPLAY, ""
-    elif not material.unseen:
-        reason, hint = "there is no whole set of traces", "entmtp search"
-    if reason or material.bank is None:
-        return Missing(TREES, TITLES[TREES], reason, hint)
-    part = material.unseen
-    rows = [
-        {"tree": tree.label} | row
-        for tree in material.bank.trees if tree.topology.nodes
-        for row in node_acceptance(tree.topology, material.traces[part])
-    ]  # fmt: skip
-    if not rows:
-        return Missing(TREES, TITLES[TREES], "the bank holds plain decoding alone", "")
-    columns = ("tree", "node", "depth", "rank", "accepted", "low", "high", "steps")
-    return Figure(TREES, TITLES[TREES], _trees_sentence(rows), columns, rows, (part,), notes=(
-        f"Share of the tree's own steps at which a node is accepted, by replay over the {part} prompts. The number before the "
-        "share is the rank of the guess. Intervals in the CSV: 95 %, bootstrap over prompts.",
-    ))  # fmt: skip
-
-
-def node_acceptance(topology: Topology, traces: Sequence[Trace]) -> list[dict[str, Any]]:
-    """How often each node is accepted at the steps of the tree's own walk.
-
-    Returns:
-        One row a node in the order (depth, ranks): node as text, depth, rank, accepted (share of steps) with low and high, steps.
-    """
-    tree = topology.sorted()
-    table = NodeTable(tree)
-    counts, steps = np.zeros((len(traces), len(table.nodes)), int), []
-    for number, trace in enumerate(traces):
-        depths, last = table.follow(trace.ranks)
-        at = walk(depths)
-        counts[number] = np.bincount(last[at], minlength=len(table.nodes))
-        steps.append(len(at))
-    index: Mapping[Node, int] = {node: place for place, node in enumerate(table.nodes)}
-    for place in range(len(table.nodes) - 1, 0, -1):  # deepest first: who is accepted brings all above it
-        counts[:, index[table.nodes[place][:-1]]] += counts[:, place]
-    rows = []
-    for place, node in enumerate(table.nodes[1:], 1):
-        share, low, high = ratio_interval(counts[:, place].tolist(), steps)
-        rows.append({"node": ".".join(map(str, node)), "depth": len(node), "rank": node[-1], "accepted": share, "low": low,
-                     "high": high, "steps": sum(steps)})  # fmt: skip
-    return rows
 
 
 def accept_interval(topology: Topology, traces: Sequence[Trace]) -> tuple[float, float, float]:
@@ -180,15 +128,8 @@ def _frontier_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     if held_out:
         interval = span(held_out["low"], held_out["high"])
         text += f"; prompts that the search did not see give at most {held_out['mean_accept']:.2f}{interval}"
+    alone = best(ROLLOUT)
+    if alone:
+        interval = f"{alone['mean_accept']:.2f}{span(alone['low'], alone['high'])}"
+        text += f"; the tree of {alone['nodes']} nodes that decoded new prompts by itself accepts {interval}"
     return text + "."
-
-
-def _trees_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    parts = [[row for row in rows if row["tree"] == label] for label in dict.fromkeys(row["tree"] for row in rows)]
-    largest = max(parts, key=len)
-    best, least = max(largest, key=lambda row: row["accepted"]), min(largest, key=lambda row: row["accepted"])
-    return (
-        f"In {largest[0]['tree']}, the largest, node {best['node']} is accepted at {best['accepted']:.0%} of the steps"
-        f"{span(best['low'], best['high'], '.0%')} and node {least['node']} at {least['accepted']:.1%}: "
-        "a node is worth its row only where that share pays for it."
-    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from entmtp_calib.report.acceptance import frontier, hit_rates, trees
+from entmtp_calib.report.acceptance import frontier, hit_rates
 from entmtp_calib.report.figure import Figure, Missing
 from entmtp_calib.report.material import Material
 from entmtp_calib.report.speed import cost_model, search_time, throughput
 from entmtp_calib.report.switching import gain, reliability, signal
 from entmtp_calib.report.timeline import timeline
+from entmtp_calib.report.trees import trees
 
 
 def figures(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from entmtp_calib.report.figure import Figure, Row
-from entmtp_calib.report.palette import INK, MUTED, PAPER, SERIES, WIDTH
+from entmtp_calib.report.palette import INK, MUTED, PAPER, SERIES, WIDTH, depth_colours, short
 
-_LINE = 0.21  # inches for a leaf
+_LINE, _LEVEL = 0.23, 0.66  # inches for a leaf and for a level
 _MOST_NODES = 20  # more would make a figure that no page holds
 _SHADES = ("#ffffff", "#fbe3a3", "#eda94a", "#c8553d", "#7b2d72", "#14213d")
 _STEPS = (0.02, 0.05, 0.1, 0.2, 0.4)  # shares from which the next shade is taken
@@ -24,13 +25,13 @@ def draw_trees(figure: Figure) -> Canvas:
     parts = [best_nodes(rows, _MOST_NODES) for rows in whole]
     places = [leaf_lines(rows) for rows in parts]
     heights = [max(place.values()) + 2.4 for place in places]
-    canvas = Canvas(figsize=(WIDTH, _LINE * sum(heights) + 0.2))
-    grid = canvas.subplots(len(parts), 1, squeeze=False, height_ratios=heights).ravel()
     deepest = max(row["depth"] for row in figure.rows)
+    canvas = Canvas(figsize=(max(WIDTH, _LEVEL * (deepest + 1)), _LINE * sum(heights) + 0.2))
+    grid = canvas.subplots(len(parts), 1, squeeze=False, height_ratios=heights).ravel()
     for axes, label, rows, place, every in zip(grid, labels, parts, places, whole, strict=True):
         _tree(axes, rows, place)
         some = f"; {len(rows)} of its {len(every)} nodes, those accepted most" if len(rows) < len(every) else ""
-        axes.set_title(f"{label}, {rows[0]['steps']} steps{some}", loc="left")
+        axes.set_title(f"{short(label)}, {rows[0]['steps']} steps{some}", loc="left")
         axes.set_xlim(-0.35, deepest + 0.45)
         axes.set_ylim(max(place.values()) + 0.7, -0.7)
         axes.set_axis_off()
@@ -71,7 +72,7 @@ def _tree(axes: Axes, rows: Sequence[Row], place: dict[str, float]) -> None:
         above = place[row["node"].rpartition(".")[0]]
         axes.plot([x - 1, x - 0.5, x - 0.5, x], [above, above, y, y], color=MUTED, linewidth=0.8, zorder=1)
         shade = sum(row["accepted"] >= step for step in _STEPS)
-        axes.text(x, y, f"{row['rank']}: {_percent(row['accepted'])}", ha="center", va="center", fontsize=7.5,
+        axes.text(x, y, f"{row['rank']}: {_percent(row['accepted'])}", ha="center", va="center", fontsize=8.5,
                   color=PAPER if shade >= 3 else INK,
                   bbox={"boxstyle": "round,pad=0.18", "facecolor": _SHADES[shade], "edgecolor": MUTED,
                         "linewidth": 0.6})  # fmt: skip
@@ -82,30 +83,51 @@ def _percent(share: float) -> str:
 
 
 def draw_timeline(figure: Figure) -> Canvas:
-    """Above the tree of every step, in the middle the signal, below what the steps of the recommended policy brought."""
+    """Above what every step verified, in the middle the signal, below what the steps of the main policy brought."""
     facts = figure.facts
-    canvas = Canvas(figsize=(WIDTH, 4.4))
-    above, middle, below = canvas.subplots(3, 1, sharex=True, height_ratios=(max(2, len(facts["trees"])) * 0.4, 1.2, 1.2))
-    policies = list(dict.fromkeys(row["policy"] for row in figure.rows))
-    for number, name in enumerate(policies):
-        rows = [row for row in figure.rows if row["policy"] == name]
+    canvas = Canvas(figsize=(WIDTH, 4.8))
+    high = 1.2 if facts["dynamic"] else max(2, len(facts["trees"])) * 0.4
+    above, middle, below = canvas.subplots(3, 1, sharex=True, height_ratios=(high, 1.2, 1.2))
+    main = [row for row in figure.rows if row["policy"] == facts["main"]]
+    positions = [row["position"] for row in main]
+    if facts["dynamic"]:
+        levels = [list(map(int, row["by_depth"].split())) for row in main]
+        _stacked(above, positions, levels)
+        above.set_ylabel("verified\nnodes")
+        above.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    else:
+        _chosen(above, figure.rows, facts)
+    middle.plot(positions, [row["signal"] for row in main], color=MUTED, marker=".", markersize=3, linewidth=0.8)
+    middle.set_ylabel(facts["signal"].replace("_", "\n", 1).replace("_", " "))
+    deepest = max([*(row["accepted"] for row in main), 1])
+    _stacked(below, positions, [[int(depth <= row["accepted"]) for depth in range(1, deepest + 1)] for row in main])
+    below.plot(positions, [0] * len(main), "|", color=INK, markersize=5)
+    below.set_ylabel("accepted\ndrafts")
+    below.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    below.set_xlabel("position of the step's first token in the text")
+    canvas.align_ylabels()
+    handles, labels = above.get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside upper left", ncols=4 if facts["dynamic"] else 2)
+    return canvas
+
+
+def _stacked(axes: Axes, positions: Sequence[int], levels: Sequence[Sequence[int]]) -> None:
+    """Bars of as many nodes as there are at each depth, in the colours of the text's tokens."""
+    for depth, counts in enumerate(zip(*levels, strict=True), 1):
+        under = [sum(own[: depth - 1]) for own in levels]
+        axes.bar(positions, counts, bottom=under, width=0.85, color=depth_colours(depth)[0], edgecolor=MUTED, linewidth=0.4,
+                 label=f"depth {depth}")  # fmt: skip
+
+
+def _chosen(axes: Axes, rows: Sequence[Row], facts: Mapping[str, Any]) -> None:
+    """Which tree of the bank every policy took."""
+    for number, name in enumerate(dict.fromkeys(row["policy"] for row in rows)):
+        own = [row for row in rows if row["policy"] == name]
         colour, width = ((SERIES[3], 1.0), (SERIES[0], 2.5))[number % 2]
         label = name if name == facts["main"] else f"{name} (not recommended)"
-        trees = [facts["trees"].index(row["tree"]) for row in rows]
-        above.step([row["position"] for row in rows], trees, where="post", color=colour, marker="os"[number % 2],
-                   markersize=1.5 + width, linewidth=width, zorder=3 - number, label=label)  # fmt: skip
-    main = [row for row in figure.rows if row["policy"] == facts["main"]]
-    above.set_yticks(range(len(facts["trees"])), facts["trees"])
-    above.set_ylim(-0.5, len(facts["trees"]) - 0.5)
-    above.set_ylabel("tree")
-    middle.plot(
-        [row["position"] for row in main], [row["signal"] for row in main], color=MUTED, marker=".", markersize=3, linewidth=0.8
-    )
-    middle.set_ylabel(facts["signal"].replace("_", " "), fontsize=8)
-    below.bar([row["position"] for row in main], [row["accepted"] for row in main], width=0.8, color=SERIES[1])
-    below.plot([row["position"] for row in main], [0] * len(main), "|", color=INK, markersize=5)
-    below.set_ylabel("accepted\ndrafts")
-    below.yaxis.set_major_locator(MaxNLocator(integer=True))
-    below.set_xlabel("position of the step's first token in the text")
-    canvas.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=1 + (len(policies) > 1))
-    return canvas
+        trees = [facts["trees"].index(row["tree"]) for row in own]
+        axes.step([row["position"] for row in own], trees, where="post", color=colour, marker="os"[number % 2],
+                  markersize=1.5 + width, linewidth=width, zorder=3 - number, label=label)  # fmt: skip
+    axes.set_yticks(range(len(facts["trees"])), list(map(short, facts["trees"])))
+    axes.set_ylim(-0.5, len(facts["trees"]) - 0.5)
+    axes.set_ylabel("tree")

@@ -1,4 +1,4 @@
-"""Colours and width of figures and page: each series is darker than the one before, so that they stay apart without colour."""
+"""Colours, width and labels of figures: each series is darker than the one before, so that they stay apart without colour."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ SERIES = ("#e0a030", "#c8553d", "#7b2d72", "#14213d")
 MARKS, DASHES = ("o", "s", "^", "D"), ("-", "--", "-.", ":")
 DEPTHS = ("#ffffff", "#fbe3a3", "#eda94a", "#c8553d", "#7b2d72", "#14213d")
 """Background of a token by the depth of the draft that brought it: white for a root, darker with every level."""
+_LONGEST = 24  # signs of a label
 DARK_FROM = 3  # depths from here on need white letters
 
 
 def depth_colours(depth: int) -> tuple[str, str]:
     """Background and letters of a token."""
     return DEPTHS[min(depth, len(DEPTHS) - 1)], PAPER if depth >= DARK_FROM else INK
+
+
+def short(label: str) -> str:
+    """A label that fits a figure; labels of imported trees may be of any length."""
+    return label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…"

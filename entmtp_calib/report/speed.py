@@ -69,10 +69,11 @@ def cost_model(material: Material) -> Figure | Missing:
         rows.append({"arm": label, "nodes": tree.size, "depth": tree.depth, "measured_ms": 1e3 * found[0], "low": 1e3 * found[1],
                      "high": 1e3 * found[2], "model_ms": 1e3 * model[label], "off": model[label] / found[0] - 1,
                      "draft_ms": 1e3 * timed[label].draft_seconds})  # fmt: skip
-    worst = max(rows, key=lambda row: abs(row["off"]))
+    worst, first, last = max(rows, key=lambda row: abs(row["off"])), rows[0], rows[-1]
     sentence = (
-        f"A step takes {rows[0]['measured_ms']:.1f} ms with {rows[0]['nodes']} nodes and {rows[-1]['measured_ms']:.1f} ms with "
-        f"{rows[-1]['nodes']}; the model is off by at most {abs(worst['off']):.1%}, at {worst['arm']}"
+        f"A step takes {first['measured_ms']:.1f} ms with {first['nodes']} nodes{span(first['low'], first['high'], '.1f')} and "
+        f"{last['measured_ms']:.1f} ms with {last['nodes']}{span(last['low'], last['high'], '.1f')}; the model is off by at most "
+        f"{abs(worst['off']):.1%}, at {worst['arm']}"
     )
     sentence += "." if error != error else f", and by {error:.1%} on average on an arm that it has not seen."
     columns = ("arm", "nodes", "depth", "measured_ms", "low", "high", "model_ms", "off", "draft_ms")
@@ -136,9 +137,10 @@ def _throughput_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
         return "Only plain decoding has been timed."
     best = max(drafting, key=lambda row: (row["times_plain"], -row["nodes"]))
     verdict = "measurably faster than" if best["low"] > 1 else "not measurably faster than"
+    form = ".3f" if f"{best['low']:.2f}" == "1.00" else ".2f"  # or the interval would contradict the verdict
     text = (
         f"{best['arm']} is the fastest tree as timed: {best['tokens_per_s']:.1f} tokens/s, {best['times_plain']:.2f} times plain "
-        f"decoding{span(best['low'], best['high'])}, {verdict} it"
+        f"decoding{span(best['low'], best['high'], form)}, {verdict} it"
     )
     for row in rows:
         if row["arm"] == DEFAULT_LABEL and row is not best:

@@ -5,19 +5,20 @@ Everything is replayed over traces or read from the bank. Draws nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.evidence import Trace
 from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy, Static
-from entmtp_calib.replay import Replayer
+from entmtp_calib.replay import Replay, Replayer
 from entmtp_calib.report.acceptance import NO_REPLAY
 from entmtp_calib.report.figure import Figure, Missing, ratio_interval, span
 from entmtp_calib.report.material import Material
-from entmtp_calib.signals import Signal
+from entmtp_calib.signals import COMBINED, Signal
 from entmtp_calib.topology import Topology, chain
 
 SIGNAL, RELIABILITY, GAIN = "signal", "reliability", "gain"
@@ -28,7 +29,6 @@ TITLES = {
 }
 _BINS = 8
 SMALL_HEADROOM = 1.05  # of the oracle over static
-Outcome = Callable[[np.ndarray], np.ndarray]
 
 
 def signal(material: Material) -> Figure | Missing:
@@ -40,7 +40,8 @@ def signal(material: Material) -> Figure | Missing:
     tree, read = max(bank.trees, key=lambda item: item.topology.size), str(bank.signal)
     if not tree.topology.size:
         return Missing(SIGNAL, TITLES[SIGNAL], "the bank holds plain decoding alone")
-    rows = _binned(tree.topology, material.traces[part], bank.signal, "accepted", lambda accepted: accepted)
+    run = _own_steps(tree.topology, material.traces[part], bank.signal)
+    rows = _binned(run, run.accepted.astype(float), "accepted")
     lines = [{"policy": name, "threshold": value} for name, policy in bank.policies.items() for value in thresholds(policy)]
     low, high = rows[0], rows[-1]
     sentence = (
@@ -48,12 +49,13 @@ def signal(material: Material) -> Figure | Missing:
         f"{span(low['low'], low['high'])}; where it is highest (about {high['signal']:.2g}), {high['accepted']:.2f}"
         f"{span(high['low'], high['high'])}."
     )
-    sentence += "" if lines else " No fitted policy switches, so there is no threshold."
+    sentence += "" if lines else " No fitted policy has a threshold on it."
     columns = ("signal_from", "signal_to", "signal", "accepted", "low", "high", "steps")
-    facts = {"signal": read, "tree": tree.label, "lines": lines}
+    unit, meaning = signal_words(bank.signal)
+    facts = {"signal": read, "unit": unit, "tree": tree.label, "lines": lines}
     return Figure(SIGNAL, TITLES[SIGNAL], sentence, columns, rows, (part,), facts, (
-        f"Steps of {tree.label} on the {part} prompts, by replay, in bins of about equal count; vertical lines are fitted "
-        "thresholds. Intervals: 95 %, bootstrap over prompts.",
+        f"{read} is {meaning}. Steps of {tree.label} on the {part} prompts, by replay, in bins of about equal count, drawn at "
+        f"their means{'; vertical lines are fitted thresholds' if lines else ''}. Intervals: 95 %, bootstrap over prompts.",
     ))  # fmt: skip
 
 
@@ -66,16 +68,13 @@ def reliability(material: Material) -> Figure | Missing:
     if not read.startswith(("expected_chain_", "path_value_")):
         return Missing(RELIABILITY, TITLES[RELIABILITY], f"{read} is no forecast of what is accepted")
     length = read.startswith("expected_chain_")
-    rows = _binned(
-        chain(depth), material.traces[part], material.bank.signal, "observed",
-        (lambda accepted: accepted) if length else (lambda accepted: accepted >= depth),
-    )  # fmt: skip
+    run = _own_steps(chain(depth), material.traces[part], material.bank.signal)
+    observed = (run.accepted if length else run.accepted >= depth).astype(float)
+    rows = _binned(run, observed, "observed")
     unit = f"accepted drafts of a chain of {depth}" if length else f"share of chains of {depth} accepted whole"
-    total = sum(row["steps"] for row in rows)
-    said, seen = (sum(row[name] * row["steps"] for row in rows) / total for name in ("signal", "observed"))
     sentence = (
-        f"On average {read} announces {said:.2f} and {seen:.2f} is observed ({unit}): it announces too "
-        f"{'much' if said > seen else 'little'}. Policies read only its order, so they can do well with a signal that is off."
+        f"On average {read} announces {run.signals.mean():.2f} and {observed.mean():.2f} is observed ({unit}), "
+        f"{verdict(run, observed)}. Policies read only its order, so they can do well with a signal that is off."
     )
     columns = ("signal_from", "signal_to", "signal", "observed", "low", "high", "steps")
     return Figure(RELIABILITY, TITLES[RELIABILITY], sentence, columns, rows, (part,), {"signal": read, "unit": unit}, (
@@ -97,24 +96,25 @@ def gain(material: Material) -> Figure | Missing:
         best = max(switching, key=lambda row: row["times_static"])
         verdict = "a measurable gain" if best["low"] > 1 else "no measurable gain"
         sentence = (
-            f"The best policy that switches, {best['arm']}, gives {best['times_static']:.3f} times the best static tree"
+            f"The best policy that changes its tree, {best['arm']}, gives {best['times_static']:.3f} times the best static tree"
             f"{span(best['low'], best['high'], '.3f')}: {verdict}; {bank.recommended} is recommended."
         )
     else:
-        sentence = f"No fitted policy switches: {bank.recommended} is recommended."
+        sentence = f"No fitted policy changes its tree: {bank.recommended} is recommended."
     for row in rows:
         if row["arm"] == "oracle":
             sentence += f" Knowing every step's acceptance beforehand (oracle) would give {row['times_static']:.3f} times."
             sentence += " The headroom on this bank is small." if row["times_static"] < SMALL_HEADROOM else ""
-    if all(row["kind"] != "floor" for row in rows):
-        sentence += " No policy chooses among trees, so choosing as often at random, the floor, is static itself."
+    if all(len(policy.members) == 1 for policy in bank.policies.values()):
+        sentence += " None switches between trees of the bank, so the floor, switching at random, is static itself."
     how = "replay" if material.replayable else "rollouts under typical acceptance, which is not lossless,"
     columns = ("arm", "kind", "times_static", "low", "high", "tokens_per_s", "cross_validated", "share_of_headroom",
                "switches_per_100_steps")  # fmt: skip
     return Figure(GAIN, TITLES[GAIN], sentence, columns, rows, ("test", "time"), {"recommended": bank.recommended}, (
         f"Tokens per second over those of the best static tree, on the test prompts, by {how} with measured step costs. "
         "Intervals: 95 %, bootstrap over prompts; they hold for the prompts, not for errors of the step costs. "
-        "The oracle drafts only the tree that it takes; a policy drafts all trees that it may take.",
+        "The oracle drafts only the tree that it takes; the one that drafts all pays at every step for what a switching policy "
+        "drafts, every tree that it may take.",
     ))  # fmt: skip
 
 
@@ -164,26 +164,52 @@ def why_not(material: Material, name: str, title: str) -> Missing | None:
     return None
 
 
-def _binned(tree: Topology, traces: Sequence[Trace], signal: Signal, column: str, outcome: Outcome) -> list[dict[str, Any]]:
-    """Mean of an outcome of one tree's own steps in bins of the signal of about equal count.
+def _own_steps(tree: Topology, traces: Sequence[Trace], signal: Signal) -> Replay:
+    """The steps that one tree makes, with the signal there."""
+    return Replayer([tree], traces, signal).run(Static(0))
+
+
+def verdict(run: Replay, observed: NDArray[np.float64]) -> str:
+    """Whether what is observed is more or less than the signal announces, beyond the interval over prompts."""
+    ratio, low, high = ratio_interval(np.bincount(run.prompt, observed).tolist(), np.bincount(run.prompt, run.signals).tolist())
+    much = "it announces too little" if low > 1 else "it announces too much" if high < 1 else "right as far as these prompts tell"
+    return f"{ratio:.2f} times as much{span(low, high)}: {much}"
+
+
+def _binned(run: Replay, values: NDArray[np.float64], column: str) -> list[dict[str, Any]]:
+    """Means of values of steps, `[steps]`, in bins of the signal of about equal count.
 
     Args:
-        column: what to call it; outcome: from accepted drafts `[steps]` to what is averaged.
+        column: what to call them.
     """
-    run = Replayer([tree], traces, signal).run(Static(0))
-    values = outcome(run.accepted).astype(float)
+    texts = int(run.prompt.max()) + 1
     edges = np.unique(np.quantile(run.signals, np.arange(1, _BINS) / _BINS))
     bins = np.searchsorted(edges, run.signals, side="right")
     rows: list[dict[str, Any]] = []
     for number in np.unique(bins).tolist():
         inside = bins == number
-        counts = np.bincount(run.prompt[inside], minlength=len(traces)).tolist()
-        sums = np.bincount(run.prompt[inside], values[inside], len(traces)).tolist()
+        counts = np.bincount(run.prompt[inside], minlength=texts).tolist()
+        sums = np.bincount(run.prompt[inside], values[inside], texts).tolist()
         value, low, high = ratio_interval(sums, counts)
         own = run.signals[inside]
         rows.append({"signal_from": float(own.min()), "signal_to": float(own.max()), "signal": float(own.mean()), column: value,
                      "low": low, "high": high, "steps": sum(counts)})  # fmt: skip
     return rows
+
+
+def signal_words(signal: Signal) -> tuple[str, str]:
+    """The unit of a signal and what it is."""
+    name, depth = signal.name, signal.depth
+    said = {
+        "expected_chain": ("drafts", f"how many drafts of a chain of {depth} the heads expect to be accepted"),
+        "path_value": ("probability", f"how probable target and heads think the root and a chain of {depth} behind it"),
+        "base_top1": ("probability", "the target's probability of the root"),
+        "entropy_ema": ("nats", "the moving average of the target's entropy at the roots"),
+        "entropy": ("nats", "the target's entropy at the root"),
+        "accepted_ema": ("drafts", "the moving average of the drafts accepted in the steps before"),
+        COMBINED: ("drafts", "a weighted sum of the other signals, fitted to the accepted drafts"),
+    }
+    return next(words for start, words in said.items() if name.startswith(start))
 
 
 def policies_that_switch(bank: TopologyBank) -> Mapping[str, Policy]:

@@ -5,66 +5,72 @@ Replays a trace under the bank's policies; the text needs a tokenizer object, el
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from entmtp_calib.bank import TopologyBank
-from entmtp_calib.evidence import Trace
-from entmtp_calib.policy import Dynamic, Policy
-from entmtp_calib.replay import Replay, Replayer
+from entmtp_calib.policy import Dynamic
+from entmtp_calib.replay import Replay
 from entmtp_calib.report.figure import Figure, Missing
-from entmtp_calib.report.material import Material
+from entmtp_calib.report.material import Material, read_drafts
+from entmtp_calib.report.replays import Replays, of_text
 from entmtp_calib.report.switching import policies_that_switch, why_not
 from entmtp_calib.text_stream import TextStream
 
 TIMELINE = "timeline"
 TITLE = "One text, step by step"
+_COLUMNS = ("policy", "step", "position", "tree", "nodes", "by_depth", "signal", "accepted")
 
 
 def timeline(material: Material, tokenizer: Any = None, prompt: str | None = None) -> Figure | Missing:
-    """The steps of one text under the recommended policy and, if that never switches, under one that does.
+    """The steps of one text under the recommended policy, beside static or, if that is recommended, one that switches.
 
     Args:
         tokenizer: decodes ids; None where there is none.
         prompt: id of the prompt; None takes the one with the median tokens per step.
 
     Returns:
-        Rows are steps; `facts["pieces"]` is the text as `(text, depth, step)`, depth 0 for roots.
+        Rows are steps, `by_depth` how many nodes of every level are verified; `facts["pieces"]` is the text as
+        `(text, depth, step)`, depth 0 for roots.
     """
     missing = why_not(material, TIMELINE, TITLE)
     if missing or material.bank is None:
         return missing or Missing(TIMELINE, TITLE, "there is no bank")
-    bank, traces = _replayed(material.bank), material.traces[material.unseen]
-    trace = next((trace for trace in traces if trace.prompt_id == prompt), None) if prompt else _median(bank, traces)
-    if trace is None:
-        return Missing(TIMELINE, TITLE, f"the {material.unseen} prompts have no {prompt!r}")
-    chosen = {bank.recommended: bank.policy()}
-    if len(bank.policy().members) == 1:
-        chosen |= dict(list(policies_that_switch(bank).items())[:1])
-    runs = {name: _run(bank, [trace], policy) for name, policy in chosen.items()}
-    rows = [row for name, run in runs.items() for row in _rows(name, run, bank)]
-    main = runs[bank.recommended]
-    pieces = token_pieces(trace.tokens.tolist(), main.accepted.tolist(), tokenizer)
-    recommended = material.bank.recommended
-    instead = "" if recommended == bank.recommended else f" {recommended} is recommended and cannot be replayed from a trace."
-    columns = ("policy", "step", "position", "tree", "nodes", "signal", "accepted")
-    facts = {"pieces": pieces, "trees": [tree.label for tree in bank.trees], "main": bank.recommended, "prompt": trace.prompt_id,
-             "as_text": tokenizer is not None, "signal": str(bank.signal)}  # fmt: skip
-    return Figure(TIMELINE, TITLE, _sentence(trace, runs, bank), columns, rows, (), facts, (
-        f"Replay of the {material.unseen} prompt {trace.prompt_id}"
-        + (" (given)." if prompt else ", the one with the median tokens per step.")
-        + " A step brings a root from the model itself and the drafts that were accepted behind it."
-        + instead,
-    ))  # fmt: skip
+    bank, part = material.bank, material.unseen
+    drafts = read_drafts(material, part) if any(isinstance(policy, Dynamic) for policy in bank.policies.values()) else None
+    replays = Replays(bank, material.traces[part], drafts)
+    shown = _shown(replays)
+    runs = {name: replays.run(bank.policies[name]) for name in shown}
+    names = [trace.prompt_id for trace in replays.traces]
+    text = (names.index(prompt) if prompt in names else None) if prompt else _median(runs[shown[0]], replays)
+    if text is None:
+        return Missing(TIMELINE, TITLE, f"the {part} prompts have no {prompt!r}" if prompt else "all texts are empty")
+    runs = {name: of_text(run, text) for name, run in runs.items()}
+    rows = [row for name, run in runs.items() for row in _rows(name, run, replays)]
+    trace = replays.traces[text]
+    facts = {"pieces": token_pieces(trace.tokens.tolist(), runs[shown[0]].accepted.tolist(), tokenizer),
+             "trees": [tree.label for tree in bank.trees], "main": shown[0], "prompt": trace.prompt_id,
+             "dynamic": bank.policies[shown[0]].kind == "dynamic", "as_text": tokenizer is not None,
+             "signal": str(bank.signal)}  # fmt: skip
+    notes = _notes(part, trace.prompt_id, bool(prompt), bank.recommended if bank.recommended not in runs else "")
+    return Figure(TIMELINE, TITLE, _sentence(rows, runs, facts), _COLUMNS, rows, (), facts, notes)
 
 
-def _replayed(bank: TopologyBank) -> TopologyBank:
-    """The bank without dynamic policies, which traces alone cannot replay; static is shown where one is recommended."""
-    policies = {name: policy for name, policy in bank.policies.items() if not isinstance(policy, Dynamic)}
-    return replace(bank, policies=policies, recommended=bank.recommended if bank.recommended in policies else "static")
+def _shown(replays: Replays) -> list[str]:
+    """The recommended policy if it can be replayed, else static; behind it static or one that switches."""
+    bank = replays.bank
+    main = bank.recommended if replays.can(bank.policy()) else "static"
+    others = ["static", *policies_that_switch(bank)]
+    return [main, *[name for name in others if name != main and replays.can(bank.policies[name])][:1]]
+
+
+def _notes(part: str, prompt: str, given: bool, instead: str) -> tuple[str, ...]:
+    why = "given" if given else "the one with the median tokens per step"
+    note = f"Replay of the {part} prompt {prompt}, {why}. "
+    note += "A step brings a root from the model itself and the drafts that were accepted behind it."
+    more = f" {instead} is recommended and cannot be replayed: the run does not hold path values of these texts."
+    return (note + (more if instead else ""),)
 
 
 def token_pieces(tokens: Sequence[int], accepted: Sequence[int], tokenizer: Any = None) -> list[tuple[str, int, int]]:
@@ -81,34 +87,37 @@ def token_pieces(tokens: Sequence[int], accepted: Sequence[int], tokenizer: Any 
     return [*pieces[:-1], (pieces[-1][0] + rest, *pieces[-1][1:])] if pieces else []
 
 
-def _run(bank: TopologyBank, traces: Sequence[Trace], policy: Policy) -> Replay:
-    return Replayer(bank.topologies, traces, bank.signal).run(policy)
+def _median(run: Replay, replays: Replays) -> int | None:
+    """The text whose tokens per step are the median; None if all are empty."""
+    steps = np.bincount(run.prompt, minlength=len(replays.traces))
+    order = sorted((len(trace) / steps[index], index) for index, trace in enumerate(replays.traces) if steps[index])
+    return order[len(order) // 2][1] if order else None
 
 
-def _median(bank: TopologyBank, traces: Sequence[Trace]) -> Trace | None:
-    """The text whose tokens per step are the median under the recommended policy; None if all are empty."""
-    run = _run(bank, traces, bank.policy())
-    steps = np.bincount(run.prompt, minlength=len(traces))
-    order = sorted((len(trace) / steps[index], index) for index, trace in enumerate(traces) if steps[index])
-    return traces[order[len(order) // 2][1]] if order else None
-
-
-def _rows(name: str, run: Replay, bank: TopologyBank) -> list[dict[str, Any]]:
-    columns = (run.positions.tolist(), run.index.tolist(), run.accepted.tolist(), run.signals.tolist())
+def _rows(name: str, run: Replay, replays: Replays) -> list[dict[str, Any]]:
+    policy = replays.bank.policies[name]
+    choices, verified = replays.bank.choices(policy), replays.verified(policy, run)
+    columns = (run.positions.tolist(), run.index.tolist(), run.accepted.tolist(), run.signals.tolist(), verified)
     return [
-        {"policy": name, "step": step, "position": position, "tree": bank.trees[index].label,
-         "nodes": bank.trees[index].topology.size, "signal": value, "accepted": accepted}
-        for step, (position, index, accepted, value) in enumerate(zip(*columns, strict=True))
+        {"policy": name, "step": step, "position": position, "tree": choices[index][0], "nodes": choices[index][1],
+         "by_depth": " ".join(map(str, levels)), "signal": value, "accepted": accepted}
+        for step, (position, index, accepted, value, levels) in enumerate(zip(*columns, strict=True))
     ]  # fmt: skip
 
 
-def _sentence(trace: Trace, runs: dict[str, Replay], bank: TopologyBank) -> str:
-    main = runs[bank.recommended]
+def _sentence(rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Replay], facts: Mapping[str, Any]) -> str:
+    main, tokens = runs[facts["main"]], len(facts["pieces"])
     text = (
-        f"{len(trace)} tokens take {len(main.accepted)} steps with {bank.recommended}, {len(trace) / len(main.accepted):.2f} a "
+        f"{tokens} tokens take {len(main.accepted)} steps with {facts['main']}, {tokens / len(main.accepted):.2f} a "
         f"step, at most {int(main.accepted.max())} drafts at once and none at {(main.accepted == 0).mean():.0%} of the steps"
     )
     for name, run in runs.items():
-        if name != bank.recommended:
-            text += f"; {name} would switch {run.switches} times and take {len(run.accepted)} steps"
+        if name != facts["main"]:
+            switches = f"switch {run.switches} times and " if run.switches else ""
+            text += f"; {name} would {switches}take {len(run.accepted)} steps"
+    if facts["dynamic"]:
+        own = [list(map(int, row["by_depth"].split())) for row in rows if row["policy"] == facts["main"]]
+        deep = [sum(count > 0 for count in levels) for levels in own]
+        reach = f"{min(deep)} to {max(deep)}" if min(deep) < max(deep) else str(max(deep))
+        text += f". Its trees are {reach} levels deep: deep where the heads are sure, wide where they are not"
     return text + "."
