@@ -155,6 +155,27 @@ def test_a_gguf_file_that_memory_does_not_hold_is_refused_with_both_numbers(
     assert "takes 8 MB of memory" in caplog.text
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("I/O error"), KeyboardInterrupt()])
+def test_a_gguf_file_that_cannot_be_stored_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    class Part:
+        def save_pretrained(self, folder: Path) -> None:
+            (folder / "config.json").write_text("{}")
+            raise error
+
+    monkeypatch.setenv("ENTMTP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("entmtp_calib.engine.gguf_files._check_memory", lambda _path: 3 << 20)
+    monkeypatch.setattr("entmtp_calib.engine.gguf_files._read", lambda _path: (Part(), Part()))
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else ArtefactError) as refusal:
+        load_target(str(tmp_path / "m.gguf"), PLACEMENT)
+    if isinstance(refusal.value, ArtefactError):
+        assert str(error) in refusal.value.message
+        assert "Free 3 MB" in refusal.value.hint
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
 def test_a_quantised_model_is_refused_or_read_whole(tmp_path: Path, tiny_folder: Path) -> None:
     shutil.copytree(tiny_folder, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())

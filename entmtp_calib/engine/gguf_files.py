@@ -5,10 +5,12 @@ Knows the file and nothing of what the model is used for.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import shutil
 import tempfile
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,19 @@ def unpack_gguf(path: Path, unpack: bool = True) -> str:
     if not unpack:
         raise ArtefactError(f"{path.name} is not unpacked.")
     needed = _check_memory(path)
+    parts = _read(path)
+    try:
+        _store(parts, folder)
+    except Exception as error:  # a full disk is of another kind for every writer
+        raise ArtefactError(
+            f"cannot unpack {path.name} into {folder.parent}: {first_line(error)}.",
+            f"Free {needed >> 20} MB there, or set ENTMTP_CACHE.",
+        ) from error
+    return str(folder)
+
+
+def _read(path: Path) -> tuple[Any, Any]:
+    """Model, in 32 bits, and tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {"gguf_file": path.name, "dtype": torch.float32}
@@ -53,26 +68,29 @@ def unpack_gguf(path: Path, unpack: bool = True) -> str:
         options["quantization_config"] = GgufConfig(dequantize=True)
     except ImportError:
         pass
-    with quiet():
+    with quiet(), redirect_stderr(io.StringIO()):  # one bar of transformers knows no switch
         try:
             model = AutoModelForCausalLM.from_pretrained(str(path.parent), **options)
             tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
         except Exception as error:
             raise ArtefactError(f"{path} cannot be read: {first_line(error)}.", "Download it again.") from error
-        model.config.__dict__.pop("quantization_config", None)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unpack-"))
-        try:
-            model.save_pretrained(temporary)
-            tokenizer.save_pretrained(temporary)
-            temporary.rename(folder)
-        except OSError:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if not (folder / "config.json").is_file():  # another process may have been faster
-                raise ArtefactError(
-                    f"cannot unpack {path.name} into {folder.parent}.", f"Free {needed >> 20} MB there, or set ENTMTP_CACHE."
-                ) from None
-    return str(folder)
+    model.config.__dict__.pop("quantization_config", None)
+    return model, tokenizer
+
+
+def _store(parts: tuple[Any, Any], folder: Path) -> None:
+    """Write a folder that is absent or complete; one that another process was faster with stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unpack-"))
+    try:
+        with quiet():
+            for part in parts:
+                part.save_pretrained(temporary)
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not (folder / "config.json").is_file():
+            raise
 
 
 def _check_memory(path: Path) -> int:
