@@ -36,9 +36,6 @@ class Topology:
             _check_node(node, seen)
             seen.add(node)
 
-    def __len__(self) -> int:
-        return len(self.nodes)
-
     @property
     def size(self) -> int:
         """Number of nodes, root excluded."""

@@ -46,7 +46,7 @@ def test_the_refusal_names_the_node_and_what_it_lacks() -> None:
 
 def test_the_empty_topology_is_plain_decoding() -> None:
     tree = Topology()
-    assert (tree.size, len(tree), tree.depth, tree.max_rank, str(tree)) == (0, 0, 0, -1, "autoregressive")
+    assert (tree.size, tree.depth, tree.max_rank, str(tree)) == (0, 0, -1, "autoregressive")
     assert tree.candidates(3) == [(0,)]
     assert tree.candidates(0) == []
     assert list(draw(tree)) == ["root"]
