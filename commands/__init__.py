@@ -36,8 +36,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Every option can also be set in entmtp.toml, under [command] or for all commands at the top, and by a variable, "
-    "ENTMTP_COMMAND_OPTION or ENTMTP_OPTION. What is given here comes first, then variables, then the file.\n\n"
+    epilog="Every option can also be set in entmtp.toml of the working folder (or another file that ENTMTP_CONFIG names), under "
+    r"\[command] or for all commands at the top, and by a variable, ENTMTP_COMMAND_OPTION or ENTMTP_OPTION. What is given here "
+    "comes first, then variables, then the file.\n\n"
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 artefact missing or incompatible, 4 a check found a difference, "
     "130 interrupted.",
 )

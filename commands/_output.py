@@ -98,7 +98,8 @@ class Output:
             _echo(title)
         width = max((len(key) for key in values), default=0)
         for key, value in values.items():
-            _echo(f"  {key.replace('_', ' '):<{width}}  {_text(value)}")
+            name = key if key.isupper() else key.replace("_", " ")  # variables keep their spelling
+            _echo(f"  {name:<{width}}  {_text(value)}")
 
     def text(self, text: str) -> None:
         """Plain lines on stdout, absent from the document."""
@@ -135,7 +136,7 @@ class Output:
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose failures are told as `attempt` tells them, with the option --verbose."""
+    """A command whose failures are told as `attempt` tells them, with the option --verbose and its help in whole paragraphs."""
 
     @wraps(command)
     def run(*args: Any, verbose: bool = False, **options: Any) -> None:
@@ -143,6 +144,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             attempt(command, *args, **options)
 
     signature = inspect.signature(command, eval_str=True)
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(part.split()) for part in paragraphs)  # lines are broken where the terminal ends
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _VERBOSE])  # type: ignore[attr-defined]
     return run
 
@@ -166,7 +169,6 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
 
 def attempt(command: Callable[..., None], *args: Any, **options: Any) -> None:
     """Call something; what it raises becomes a sentence, a next step and an exit code."""
-    debug = os.environ.get("ENTMTP_DEBUG") == "1"
     try:
         command(*args, **options)
     except typer.Exit:
@@ -179,21 +181,23 @@ def attempt(command: Callable[..., None], *args: Any, **options: Any) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except EntmtpError as error:
-        if debug:
-            traceback.print_exc()
-        _say_error(error.message.rstrip(), error.hint)
-        raise typer.Exit(error.exit_code) from None
-    except OSError as error:
-        if debug:
-            traceback.print_exc()
-        _say_error(f"{error.strerror or error} ({error.filename or 'no file named'})", "Check the disk and the permissions.")
-        raise typer.Exit(1) from None
     except Exception as error:  # noqa: BLE001 (the last resort)
-        if debug:
+        if os.environ.get("ENTMTP_DEBUG") == "1":
             traceback.print_exc()
-        _say_error(f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.")
-        raise typer.Exit(1) from None
+        message, hint, code = _explained(error)
+        _say_error(message, hint)
+        raise typer.Exit(code) from None
+
+
+def _explained(error: Exception) -> tuple[str, str, int]:
+    """A sentence, a next step and an exit code."""
+    if isinstance(error, EntmtpError):
+        return error.message.rstrip(), error.hint, error.exit_code
+    if isinstance(error, ImportError):
+        return (f"a package that is needed cannot be imported: {error}.", "Install it again; `entmtp env` says what is there.", 1)
+    if isinstance(error, OSError):
+        return f"{error.strerror or error} ({error.filename or 'no file named'})", "Check the disk and the permissions.", 1
+    return f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.", 1
 
 
 def _say_error(message: str, hint: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from types import UnionType
@@ -89,7 +90,7 @@ def origin(ctx: typer.Context, name: str) -> Origin:
     if source.name == "DEFAULT_MAP":
         from_variable = isinstance(ctx.default_map, Defaults) and name in ctx.default_map.variables
         return Origin.VARIABLE if from_variable else Origin.FILE
-    return Origin.FLAG if source.name == "COMMANDLINE" else Origin.VARIABLE
+    return Origin.FLAG
 
 
 def _options(function: Callable[..., None]) -> dict[str, Kind]:
@@ -97,8 +98,9 @@ def _options(function: Callable[..., None]) -> dict[str, Kind]:
     found = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         annotation, *more = get_args(parameter.annotation) or (parameter.annotation,)
-        if any(isinstance(item, OptionInfo) for item in more):
-            found[name] = _kind(annotation)
+        for option in more:
+            if isinstance(option, OptionInfo):
+                found[name] = replace(_kind(annotation), low=option.min, high=option.max)
     return found
 
 

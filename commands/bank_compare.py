@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def compare(
     banks: Annotated[
         list[Path],
-        typer.Argument(
-            help="Two or more bank.json or run folders; the first is what others are held against.", metavar="BANK BANK…"
-        ),
+        typer.Argument(help="Two or more bank.json or run folders; the first is what others are held against.", metavar="BANK…"),
     ],
     seed: opt.UnusedSeed = 0,
     device: opt.UnusedDevice = "auto",

@@ -26,7 +26,8 @@ def export(
     policy: Annotated[
         str,
         typer.Option(
-            help="Whose tree: auto (what the bank recommends), static, ladder or hysteresis.", autocompletion=known.policies
+            help="Whose tree: auto (what the bank recommends), static, ladder or hysteresis.",
+            autocompletion=known.policies_of_trees,
         ),
     ] = "auto",
     tree: Annotated[

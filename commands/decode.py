@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def decode(
-    bank: Annotated[Path, typer.Option(help="bank.json of a run.", envvar="ENTMTP_BANK")],
+    bank: Annotated[Path, typer.Option(help="bank.json of a run.")],
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; without it, --file or standard input.", show_default="none")
     ] = None,
@@ -29,7 +29,8 @@ def decode(
     policy: Annotated[
         str,
         typer.Option(
-            help="auto (what the bank recommends), static, ladder, hysteresis, or ar.", autocompletion=known.policies_and_ar
+            help="auto (what the bank recommends), static, ladder, hysteresis, dynamic, or ar.",
+            autocompletion=known.policies_and_ar,
         ),
     ] = "auto",
     chat: Annotated[bool, typer.Option("--chat", help="Hold a conversation; an empty line ends it.", show_default="off")] = False,
@@ -55,7 +56,7 @@ def decode(
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Decode a prompt with the trees and the policy of a bank. The text is that of plain decoding.
+    """Decode a prompt with the trees and the policy of a bank. With exact acceptance, the text is that of plain decoding.
 
     A bank that was made at a temperature above 0 samples at that temperature: one seed gives one text, whatever the tree.
     """

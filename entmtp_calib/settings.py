@@ -5,9 +5,10 @@ Knows names and types of options; what they mean is the business of the commands
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,25 @@ _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an option takes: str, int, float or bool; many: several of them."""
+    """What an option takes: str, int, float or bool; many: several of them; low, high: bounds, None for none."""
 
     type: type
     many: bool = False
+    low: float | None = None
+    high: float | None = None
 
     def __str__(self) -> str:
-        return _NAMES[self.type] + (", or a list of such" if self.many else "")
+        bounds = [f"at {word} {bound:g}" for word, bound in (("least", self.low), ("most", self.high)) if bound is not None]
+        return (
+            _NAMES[self.type] + (" of " + " and ".join(bounds) if bounds else "") + (", or a list of such" if self.many else "")
+        )
 
     def takes(self, value: Any) -> bool:
         """Whether a value of a TOML file is of this kind."""
         if self.many and isinstance(value, list):
-            return all(Kind(self.type).takes(item) for item in value)
-        return type(value) is self.type or (self.type is float and type(value) is int)
+            return all(replace(self, many=False).takes(item) for item in value)
+        fits = type(value) is self.type or (self.type is float and type(value) is int)
+        return fits and (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
     def read(self, text: str, name: str) -> Any:
         """The value that a variable's text stands for.
@@ -45,8 +52,15 @@ class Kind:
         try:
             value = self.type(text) if self.type is not bool else (_YES + _NO).index(text.lower()) < len(_YES)
         except ValueError:
-            raise UsageError(f"{name} is {text[:40]!r}, not {_NAMES[self.type]}.", "Change or unset the variable.") from None
-        return [value] if self.many else value
+            value = None
+        if not self.takes(value):
+            wanted = replace(self, many=False)
+            raise UsageError(f"{name} is {text[:40]!r}, not {wanted}.", "Change or unset the variable.") from None
+        return self.whole(value)
+
+    def whole(self, value: Any) -> Any:
+        """A value as the command takes it: several even where one was given."""
+        return [value] if self.many and not isinstance(value, list) else value
 
 
 Commands = Mapping[str, Mapping[str, Kind]]
@@ -81,15 +95,13 @@ def read_settings(path: Path, commands: Commands) -> dict[str, dict[str, Any]]:
     tables = {key: value for key, value in document.items() if isinstance(value, dict)}
     for key, value in document.items():
         if key not in tables:
-            for command in _takers(path, key, value, commands):
-                found[command][key.replace("-", "_")] = value
+            _set(found, f"{path}: {key}", key, value, commands)
     for name, table in tables.items():
         command = name.replace("_", "-")
         if command not in commands:
             raise UsageError(f"{path}: [{name}] is no command.", did_you_mean(command, list(commands)))
         for key, value in table.items():
-            _takers(path, key, value, {command: commands[command]}, f"[{name}] ")
-            found[command][key.replace("-", "_")] = value
+            _set(found, f"{path}: [{name}] {key}", key, value, {command: commands[command]})
     return found
 
 
@@ -118,8 +130,8 @@ def unknown_variables(environment: Mapping[str, str], commands: Commands) -> dic
     return {name: did_you_mean(name, sorted(known)) for name in sorted(unknown)}
 
 
-def _takers(path: Path, key: str, value: Any, commands: Commands, where: str = "") -> list[str]:
-    """Commands that take a key with this value.
+def _set(found: dict[str, dict[str, Any]], where: str, key: str, value: Any, commands: Commands) -> None:
+    """Set an option of all commands that take it with this value.
 
     Raises:
         UsageError: none does.
@@ -128,9 +140,10 @@ def _takers(path: Path, key: str, value: Any, commands: Commands, where: str = "
     kinds = {command: options[name] for command, options in commands.items() if name in options}
     if not kinds:
         known = sorted({option.replace("_", "-") for options in commands.values() for option in options})
-        raise UsageError(f"{path}: {where}{key} is no option.", did_you_mean(key.replace("_", "-"), known))
+        raise UsageError(f"{where} is no option.", did_you_mean(key.replace("_", "-"), known))
     takers = [command for command, kind in kinds.items() if kind.takes(value)]
     if not takers:
-        kind = next(iter(kinds.values()))
-        raise UsageError(f"{path}: {where}{key} is {str(value)[:40]!r}, not {kind}.", "Change the value in the file.")
-    return takers
+        shown = json.dumps(value, ensure_ascii=False, default=str)[:40]
+        raise UsageError(f"{where} is {shown}, not {next(iter(kinds.values()))}.", "Change the value in the file.")
+    for command in takers:
+        found[command][name] = kinds[command].whole(value)

@@ -9,15 +9,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from conftest import cli
+from entmtp_calib.commands import COMMANDS as COMMANDS_OF_THE_TOOL
+from entmtp_calib.commands import app
+from entmtp_calib.commands._output import guarded
+from entmtp_calib.commands._settings import Defaults
 
 from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.settings import Kind, environment_settings, find_settings, read_settings, unknown_variables
 
 BANK = Path(__file__).parent / "golden" / "bank-v1.json"
 COMMANDS = {
-    "time": {"rounds": Kind(int), "quiet": Kind(bool), "prompts": Kind(int)},
-    "fit-thresholds": {"signal": Kind(str), "quiet": Kind(bool), "top_p": Kind(float)},
+    "time": {"rounds": Kind(int), "quiet": Kind(bool), "prompts": Kind(int, low=1)},
+    "fit-thresholds": {"signal": Kind(str), "quiet": Kind(bool), "top_p": Kind(float, low=0, high=1)},
     "train-heads": {"prompts": Kind(str, many=True), "quiet": Kind(bool)},
 }
 
@@ -47,7 +52,10 @@ def test_dashes_windows_line_ends_and_byte_order_marks_are_read(tmp_path: Path) 
         ("[time]\nround = 1", r"\[time\] round is no option", "rounds"),
         ("[time]\nsignal = 'x'", "signal is no option", ""),
         ("[tme]\nrounds = 1", r"\[tme\] is no command", "time"),
-        ("[time]\nrounds = '1'", "rounds is '1', not a whole number", "file"),
+        ("[time]\nrounds = '1'", 'rounds is "1", not a whole number', "file"),
+        ("[time]\nprompts = 0", "prompts is 0, not a whole number of at least 1", "file"),
+        ("top_p = 1.5", "top_p is 1.5, not a number of at least 0 and at most 1", "file"),
+        ("top_p = nan", "not a number", "file"),
         ("[time]\nrounds = true", "not a whole number", "file"),
         ("[time]\nrounds = 1.0", "not a whole number", "file"),
         ("quiet = 1", "not true or false", "file"),
@@ -86,7 +94,7 @@ def test_variables_are_read_by_kind_and_the_commands_own_come_first() -> None:
     assert environment_settings({"ENTMTP_TRAIN_HEADS_PROMPTS": "a b"}, "train-heads", COMMANDS["train-heads"]) == {
         "prompts": ["a b"]
     }
-    for name, text in (("ENTMTP_ROUNDS", "many"), ("ENTMTP_TIME_QUIET", "perhaps")):
+    for name, text in (("ENTMTP_ROUNDS", "many"), ("ENTMTP_TIME_QUIET", "perhaps"), ("ENTMTP_PROMPTS", "0")):
         with pytest.raises(UsageError, match=name):
             environment_settings({name: text}, "time", COMMANDS["time"])
 
@@ -113,6 +121,54 @@ def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: P
     monkeypatch.setenv("ENTMTP_EXPORT_TREE", "2")
     assert exported() == "default-63"
     assert exported("--tree", "n3-d2") == "n3-d2"
+
+
+def parsed(command: str, *words: str) -> dict:
+    """The options with which a command would run."""
+    functions = {name: guarded(function) for name, function, _panel in COMMANDS_OF_THE_TOOL}
+    root = typer.main.get_command(app)
+    found = root.commands[command].make_context(command, list(words), default_map=Defaults(command, functions))  # type: ignore
+    return found.params
+
+
+PLACES = {"file": 0, "variable": 1, "flag": 2}
+KINDS = {  # command, option, what stands in the file, in the variable and behind the flag, and what each of them means
+    "number": ("search", "max_nodes", ("5", "6", ["--max-nodes", "7"]), (5, 6, 7)),
+    "fraction": ("search", "temperature", ("1", "0.5", ["--temperature", "0.25"]), (1.0, 0.5, 0.25)),
+    "text": ("show", "tree", ("'a'", "b", ["--tree", "c"]), ("a", "b", "c")),
+    "path": ("run", "out", ("'a'", "b/c", ["--out", "d"]), (Path("a"), Path("b/c"), Path("d"))),
+    "list": ("run", "stop", ("['a', 'b']", "c", ["--stop", "d", "--stop", "e"]), (["a", "b"], ["c"], ["d", "e"])),
+    "list of one": ("run", "stop", ("'a'", "c", ["--stop", "d"]), (["a"], ["c"], ["d"])),
+    "switch": ("show", "quiet", ("true", "no", ["--quiet"]), (True, False, True)),
+    "switch with two names": ("run", "coupled", ("false", "on", ["--uncoupled"]), (False, True, False)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "given", [("file",), ("variable",), ("file", "variable"), ("file", "flag"), ("file", "variable", "flag")]
+)
+def test_every_kind_of_option_comes_from_every_place(
+    kind: str, given: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command, option, (text, variable, flags), wanted = KINDS[kind]
+    words = ["x"] if command == "show" else ["--out", "x"] if option != "out" else []
+    if "file" in given:
+        Path("entmtp.toml").write_text(f"[{command}]\n{option} = {text}\n")
+    if "variable" in given:
+        monkeypatch.setenv(f"ENTMTP_{option.upper()}", variable)
+    found = parsed(command, *words, *(flags if "flag" in given else []))[option]
+    assert found == wanted[PLACES[given[-1]]]
+    assert type(found) is type(wanted[0])
+
+
+def test_the_commands_own_variable_comes_first_for_required_options_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENTMTP_BANK", "a.json")
+    assert parsed("decode", "hello")["bank"] == Path("a.json")
+    monkeypatch.setenv("ENTMTP_DECODE_BANK", "b.json")
+    assert parsed("decode", "hello")["bank"] == Path("b.json")
+    assert parsed("decode", "hello", "--bank", "c.json")["bank"] == Path("c.json")
 
 
 def test_a_required_option_may_come_from_the_file_and_env_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

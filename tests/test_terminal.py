@@ -65,6 +65,31 @@ def test_no_color_means_none() -> None:
     assert b"\x1b" not in entmtp("show", BANK).stdout
 
 
+def test_help_has_whole_paragraphs_and_names_in_brackets() -> None:
+    """Rich takes brackets for marks, and typer keeps the line breaks of the source."""
+    assert "under [command] or for all commands" in " ".join(entmtp("--help").stdout.decode().split())
+    wide = entmtp("verify", "--help", COLUMNS="300").stdout.decode().splitlines()
+    assert any("so that each of its paths is accepted once" in line and "a straight forward." in line for line in wide)
+
+
+def test_env_says_what_it_can_where_the_engine_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libsomething.so: cannot open shared object file')")
+    found = entmtp("env", "--json", PYTHONPATH=str(tmp_path))
+    assert found.returncode == 0, found.stderr
+    document = json.loads(found.stdout)
+    assert "libsomething.so" in document["placement"]["problem"]
+    assert document["machine"]["cpu"]
+    assert document["versions"]["entmtp"]
+    found = entmtp("explain", BANK, "hello", PYTHONPATH=str(tmp_path))
+    assert found.returncode == 1
+    assert b"cannot be imported: libsomething.so" in found.stderr
+    assert b"internal error" not in found.stderr
+
+
+def test_env_spells_variables_as_they_are() -> None:
+    assert "ENTMTP_DEVICE  cpu" in entmtp("env", ENTMTP_DEVICE="cpu").stdout.decode()
+
+
 def test_verbose_shows_what_the_library_does_and_quiet_shows_results_only(tmp_path: Path) -> None:
     words = ("export", BANK, "--to", "medusa", "--tree", 1, "--out", tmp_path / "tree.txt")
     loud, usual, quiet = (entmtp(*words, *more).stderr.decode() for more in (("-v",), (), ("--quiet",)))
