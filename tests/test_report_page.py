@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 from conftest import cli
-from made_runs import HOSTILE, add_search, begin, whole
+from made_runs import HOSTILE, add_bank, add_dynamic, add_search, begin, whole
 
 pytest.importorskip("matplotlib")
 
+from entmtp_calib.report.answer import answer
 from entmtp_calib.report.build import figures
 from entmtp_calib.report.drawing import to_png, to_svg
 from entmtp_calib.report.drawing_trees import best_nodes, leaf_lines
 from entmtp_calib.report.figure import Figure
 from entmtp_calib.report.material import read_material
-from entmtp_calib.report.page import page
+from entmtp_calib.report.page import page, visible
 from entmtp_calib.report.speed import search_time
 
 BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
@@ -71,7 +72,9 @@ def test_every_figure_has_a_picture_its_numbers_and_a_place_on_the_page(run: Pat
         assert (run / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (run / "figures" / f"{name}.csv").read_text().count("\n") > 1
     tags = Page((run / "report.html").read_text()).tags
-    assert {attrs["id"] for tag, attrs in tags if tag == "section"} == ALL
+    assert {attrs["id"] for tag, attrs in tags if tag == "section" and "id" in attrs} == ALL
+    assert {attrs["href"] for tag, attrs in tags if tag == "a"} == {f"#{name}" for name in ALL}
+    assert [tag for tag, _attrs in tags if re.fullmatch("h[1-6]", tag)] == ["h1", *["h2"] * (len(ALL) + 2)]
     assert sum(tag == "svg" and attrs.get("role") == "img" and bool(attrs["aria-label"]) for tag, attrs in tags) == len(ALL)
 
 
@@ -89,6 +92,28 @@ def test_the_page_asks_for_nothing_outside_itself_and_runs_nothing(run: Path) ->
     assert len(ids) == len(set(ids))
     inner = {attrs["xlink:href"][1:] for _tag, attrs in tags if "xlink:href" in attrs}
     assert inner <= set(ids)
+
+
+def test_the_page_begins_with_what_to_use(tmp_path: Path) -> None:
+    made = whole(tmp_path / "run")
+    about, use, known = answer(read_material(made.path))
+    assert "tiny with the heads heads, on tests" in about
+    assert use == "Use the policy static: always wide."
+    assert known.startswith("The tree wide alone writes 1.0 tokens/s as timed, 1.00 times plain decoding")
+    add_dynamic(made, 3)
+    _about, use, known = answer(read_material(made.path))
+    assert re.fullmatch(r"Use the policy dynamic: of \d+ drafted nodes it verifies the 3 that the heads are surest of.", use)
+    assert "By replay" not in known  # the bank recorded nothing about it
+    add_bank(made, "hysteresis")
+    _about, use, known = answer(read_material(made.path))
+    assert use == "Use the policy hysteresis: at every step chain or wide, by path_value_2."
+    assert "By replay hysteresis gives 0.900 times the best static tree (95 % interval 0.800 to 1.050)." in known
+
+
+def test_control_characters_are_shown_and_other_scripts_left_alone() -> None:
+    assert visible("a\x00\x1b[0m\t\n\x85\ud800") == "a\u2400\u241b[0m\t\n\ufffd\ufffd"
+    plain = "שלום 你好 🎉 \u202e e\u0301"
+    assert visible(plain) == plain
 
 
 def test_what_came_from_files_stays_text(run: Path) -> None:
@@ -138,7 +163,7 @@ def test_a_run_with_a_search_alone_has_a_page_that_says_what_is_missing(tmp_path
     assert "unfinished: 4 of 5 fit prompts" in result.stderr
     words = Page((made.path / "report.html").read_text()).words
     assert "nothing has been timed (comes with entmtp time)" in words
-    assert "The run has no bank yet." in words
+    assert "The run has no bank yet, so it does not say what to use." in words
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _stacked(axes: Axes, positions: Sequence[int], levels: Sequence[Sequence[int
     """Bars of as many nodes as there are at each depth, in the colours of the text's tokens."""
     for depth, counts in enumerate(zip(*levels, strict=True), 1):
         under = [sum(own[: depth - 1]) for own in levels]
-        axes.bar(positions, counts, bottom=under, width=0.85, color=depth_colours(depth)[0], edgecolor=MUTED, linewidth=0.4,
+        axes.bar(positions, counts, bottom=under, width=0.85, color=depth_colours(depth)[0], edgecolor=MUTED, linewidth=0.15,
                  label=f"depth {depth}")  # fmt: skip
 
 

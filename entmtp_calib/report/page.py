@@ -6,10 +6,12 @@ Everything that came from files or prompts is escaped here. Writes no files.
 from __future__ import annotations
 
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from entmtp_calib.report.answer import answer
 from entmtp_calib.report.figure import Figure, Missing, is_none
 from entmtp_calib.report.material import Material
 from entmtp_calib.report.palette import DEPTHS, depth_colours
@@ -20,20 +22,26 @@ _MOST_ROWS = 40  # a longer table is left to the CSV
 _STYLE = """
 :root { color-scheme: light; }
 body { margin: 0 auto; max-width: 44rem; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; color: #1c1c1c; background: #fff; }
-h1 { font-size: 1.5rem; line-height: 1.2; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .25rem; }
-p { margin: .4rem 0; } svg { display: block; width: 100%; max-width: 32rem; height: auto; margin: .75rem 0; }
-.note, .mark, figcaption, td, th, summary { font-size: .85rem; } .note { color: #555; }
-.mark { border-left: .3rem solid #c8553d; padding-left: .5rem; }
-figure { margin: 0; } code, .text { font-family: ui-monospace, monospace; font-size: .85rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; line-height: 1.2; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 0 0 .25rem; }
+p { margin: .4rem 0; overflow-wrap: anywhere; } section { margin: 2.5rem 0; }
+nav ul { columns: 17rem; margin: .8rem 0; padding-left: 1.2rem; } nav a { color: #14213d; } nav li { break-inside: avoid; }
+figure { margin: 0; } svg { display: block; width: 100%; max-width: 30rem; height: auto; margin: .75rem 0; }
+.answer { font-weight: 600; } .note, .mark, figcaption, td, th, summary, nav { font-size: .9rem; } .note { color: #555; }
+.mark { border-left: .3rem solid #c8553d; padding-left: .5rem; } summary { cursor: pointer; }
+.text { font-family: ui-monospace, monospace; font-size: .9rem; overflow-wrap: anywhere; white-space: pre-wrap;
+border: 1px solid #d9d9d9; padding: .5rem; line-height: 1.7; }
+.text span, .key span { padding: .1rem 0; -webkit-print-color-adjust: exact; print-color-adjust: exact; }
+.text .root { border-left: 2px solid #1c1c1c; }
+.key span { border: 1px solid #6b6b6b; padding: .1rem .4rem; margin-right: .3rem; white-space: nowrap; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; } td, th { padding: .15rem .6rem .15rem 0; text-align: left;
 vertical-align: top; border-bottom: 1px solid #e5e5e5; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .about th { white-space: nowrap; } .about td { overflow-wrap: anywhere; }
-.text { white-space: pre-wrap; border: 1px solid #d9d9d9; padding: .5rem; line-height: 1.7; }
-.text span, .key span { padding: .1rem 0; -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-.text .root { border-left: 2px solid #1c1c1c; }
-.key span { border: 1px solid #6b6b6b; padding: .1rem .4rem; margin-right: .3rem; }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } section, figure, tr { break-inside: avoid; }
-h2, .mark { break-after: avoid; } svg { max-width: 9cm; } }
+@media screen and (min-width: 62rem) { body { max-width: 60rem; } figcaption, .answer, body > p { max-width: 46rem; }
+.beside { display: grid; grid-template-columns: 30rem 1fr; column-gap: 1.5rem; align-items: start; } }
+@media print { @page { margin: 1.5cm; } body { max-width: none; padding: 0; font-size: 9.5pt; } nav, summary { display: none; }
+section { margin: 1.2rem 0; } section, .beside, tr { break-inside: avoid; } h2, .mark, figcaption { break-after: avoid; }
+svg { margin: .3rem 0; } .about { break-inside: auto; } .about td, .about th { font-size: 8pt; }
+.beside { display: grid; grid-template-columns: 8.5cm 1fr; column-gap: .6cm; align-items: start; } }
 """
 
 
@@ -52,24 +60,22 @@ def page(material: Material, found: Sequence[Figure | Missing], pictures: Mappin
         # nothing may be fetched or run, whatever the files held
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>", _summary(material), _trust(material.counts),
+        f"<h1>{escape(title)}</h1>", _answer(material), _trust(material.counts), _contents(shown),
         *(_figure(item, pictures[item.name], material.counts) for item in shown),
         _missing(missing, material.gaps), _provenance(material), "</body></html>",
     ]  # fmt: skip
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _summary(material: Material) -> str:
-    about, bank = material.run.about["inputs"], material.bank
-    text = f"Draft trees for {about['target']['name']} with the heads {about['heads']['name']}, on {material.config.task}. "
-    if bank is None:
-        text += "The run has no bank yet."
-    else:
-        labels = ", ".join(tree.label for tree in bank.trees)
-        text += f"The bank holds {labels}; the recommended policy is {bank.recommended}."
-    if not material.replayable:
-        text += " Acceptance is typical and not lossless: the text depends on the tree."
-    return _paragraph(text)
+def _answer(material: Material) -> str:
+    """What the run is of, what to use, and what the bank holds."""
+    about, use, known = answer(material)
+    return "\n".join([_paragraph(about), _paragraph(use, "answer"), _paragraph(known) if known else ""])
+
+
+def _contents(shown: Sequence[Figure]) -> str:
+    lines = "".join(f'<li><a href="#{escape(item.name)}">{escape(item.title)}</a></li>' for item in shown)
+    return f'<nav aria-label="Figures"><ul>{lines}</ul></nav>' if lines else ""
 
 
 def _trust(counts: Mapping[str, int]) -> str:
@@ -84,16 +90,17 @@ def _trust(counts: Mapping[str, int]) -> str:
 
 
 def _figure(figure: Figure, picture: str, counts: Mapping[str, int]) -> str:
+    """Heading, mark and sentence; beside the picture, or under it where there is no room, what belongs to it; the numbers."""
     small = too_few({name: counts[name] for name in figure.rests_on if name in counts})
     mark = "too small to trust: " + ", ".join(f"{name} {count} prompts" for name, count in small.items())
-    named = picture.replace("<svg", f'<svg role="img" aria-label="{escape(figure.title)}"', 1)
+    drawn = picture.replace("<svg", f'<svg role="img" aria-label="{escape(figure.title)}"', 1)
     parts = [
         f'<section id="{escape(figure.name)}"><h2>{escape(figure.title)}</h2>',
         _paragraph(mark, "mark") if small else "",
-        f"<figure><figcaption>{escape(figure.sentence)}</figcaption>{named}</figure>",
+        f'<figure><figcaption>{_prose(figure.sentence)}</figcaption><div class="beside">{drawn}<div>',
         _text(figure) if figure.name == TIMELINE else "",
         *(_paragraph(note, "note") for note in figure.notes),
-        _table(figure), "</section>",
+        "</div></div></figure>", _table(figure), "</section>",
     ]  # fmt: skip
     return "\n".join(part for part in parts if part)
 
@@ -104,16 +111,25 @@ def _text(figure: Figure) -> str:
     for piece, depth, step in figure.facts["pieces"]:
         back, letters = depth_colours(depth)
         kind = ' class="root"' if depth == 0 else ""
-        spans.append(f'<span{kind} style="background:{back};color:{letters}" title="step {step}">{escape(piece)}</span>')
+        spans.append(f'<span{kind} style="background:{back};color:{letters}" title="step {step}">{escape(visible(piece))}</span>')
     deepest = min(max((depth for _piece, depth, _step in figure.facts["pieces"]), default=0), len(DEPTHS) - 1)
-    names = ["root", *(f"draft {depth}" for depth in range(1, deepest + 1))]
+    names = ["root", *(f"depth {depth}" for depth in range(1, deepest + 1))]
     key = "".join(
         f'<span style="background:{back};color:{letters}">{name}</span>'
         for name, (back, letters) in zip(names, map(depth_colours, range(deepest + 1)), strict=True)
     )
     what = "The text" if figure.facts["as_text"] else "The ids of the tokens, since no tokenizer is at hand"
     told = _paragraph(f"{what}, under {figure.facts['main']}; a bar begins every step.", "note")
-    return f'{told}<p class="key note">{key}</p><div class="text">{"".join(spans)}</div>'
+    return f'{told}<p class="key note">{key}</p><div class="text" dir="auto">{"".join(spans)}</div>'
+
+
+def visible(text: str) -> str:
+    """The text with signs in place of control characters, which a page may not hold."""
+    return "".join(_control(sign) if unicodedata.category(sign) in ("Cc", "Cs") and sign not in "\n\t" else sign for sign in text)
+
+
+def _control(sign: str) -> str:
+    return chr(0x2400 + ord(sign)) if ord(sign) < 32 else "\ufffd"
 
 
 def _table(figure: Figure) -> str:
@@ -135,7 +151,7 @@ def _cell(value: Any) -> str:
         return f"<td>{'yes' if value else 'no'}</td>"
     if isinstance(value, (int, float)):
         return f'<td class="number">{value:.4g}</td>' if isinstance(value, float) else f'<td class="number">{value}</td>'
-    return f"<td>{escape(str(value))}</td>"
+    return f"<td>{escape(visible(str(value)))}</td>"
 
 
 def _missing(missing: Sequence[Missing], gaps: Mapping[str, str]) -> str:
@@ -143,15 +159,16 @@ def _missing(missing: Sequence[Missing], gaps: Mapping[str, str]) -> str:
     lines += [f"Unfinished: {text}" for text in gaps.values()]
     if not lines:
         return ""
-    return "<h2>What is not here</h2><ul>" + "".join(f'<li class="note">{escape(line)}</li>' for line in lines) + "</ul>"
+    items = "".join(f'<li class="note">{_prose(line)}</li>' for line in lines)
+    return f"<section><h2>What is not here</h2><ul>{items}</ul></section>"
 
 
 def _provenance(material: Material) -> str:
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(str(value))}</td></tr>'
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(visible(str(value)))}</td></tr>'
         for name, value in provenance(material).items()
     )
-    return f'<h2>Where this comes from</h2><table class="about">{rows}</table>'
+    return f'<section class="about"><h2>Where this comes from</h2><table>{rows}</table></section>'
 
 
 def provenance(material: Material) -> dict[str, str]:
@@ -186,4 +203,9 @@ def _machine(measured: Mapping[str, Any]) -> str:
 
 
 def _paragraph(text: str, kind: str = "") -> str:
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+    return f'<p class="{kind}">{_prose(text)}</p>' if kind else f"<p>{_prose(text)}</p>"
+
+
+def _prose(text: str) -> str:
+    """Sentences; no line begins with a percent sign."""
+    return escape(visible(text)).replace(" %", "&nbsp;%")
