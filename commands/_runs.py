@@ -1,4 +1,4 @@
-"""What the commands of a run share: its options and presets, whether it is finished already, how many prompts it rests on."""
+"""What the commands of a run share: whether it is finished already, how many prompts it rests on, how the search is told."""
 
 from __future__ import annotations
 
@@ -7,55 +7,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ._output import Output
 from ._session import same_heads
-from ._settings import origin
 from ._tables import bank_table, policy_table
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.pipeline import Calibration
     from entmtp_calib.calibrate.search import Frontier
-
-PAPER = {"acceptance": "typical", "temperature": 0.7, "epsilon": 0.09, "alpha": 0.3, "schedule": "paper", "max_new_tokens": 256,
-         "max_nodes": 89, "max_depth": 4, "search_prompts": 100, "seed": 42}  # fmt: skip
-"""EntMTP, section 4.1."""
-RAW_STOPS = {"humaneval": ("\nclass", "\ndef", "\n#", "\nif", "\nprint")}
-"""What comes behind a finished function, as in the HumanEval paper."""
-
-
-def options_of(ctx: typer.Context, preset: str | None) -> dict[str, Any]:
-    """The options of this command that a run depends on, with those of a preset.
-
-    A flag comes before a preset of the environment or of the file, and a preset that is given as a flag before both.
-
-    Raises:
-        UsageError: an unknown preset, or an option that it sets, given in the same place.
-    """
-    from dataclasses import fields
-
-    from entmtp_calib.calibrate.splits import RunConfig
-    from entmtp_calib.errors import UsageError
-
-    options = {field.name: ctx.params[field.name] for field in fields(RunConfig)}
-    options["stop"] = _stops(options)
-    if preset is None:
-        return options
-    if preset != "paper":
-        raise UsageError(f"unknown preset {preset!r}.", "Known: paper.")
-    asked = origin(ctx, "preset")
-    for name in PAPER:
-        if origin(ctx, name) == asked:
-            raise UsageError(f"--{name.replace('_', '-')} is set by --preset paper.", "Leave one of them out.")
-    return options | {name: value for name, value in PAPER.items() if origin(ctx, name) < asked}
-
-
-def _stops(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts that end answers: those given, or the task's own where a prompt is plain text, which has no end of its own."""
-    if not options["stop"]:
-        return RAW_STOPS.get(options["task"], ()) if options["prompt_style"] == "raw" else ()
-    return () if list(options["stop"]) == ["none"] else tuple(options["stop"])
 
 
 def already_there(

@@ -11,10 +11,11 @@ import typer
 from entmtp_calib.errors import UsageError
 
 from . import _options as opt
+from ._beginning import begins, config_of
 from ._check import check_run
 from ._output import Output
 from ._recalibration import report_recalibration
-from ._runs import already_there, options_of, prompt_counts, search_and_tell
+from ._runs import already_there, prompt_counts, search_and_tell
 from ._scheduler import report_study, verdict
 from ._session import open_run, start_run
 from ._side_by_side import side_by_side
@@ -33,32 +34,10 @@ if TYPE_CHECKING:
     from entmtp_calib.engine.pair import Pair
 
 
+@begins
 def run(
     ctx: typer.Context,
     out: opt.OutOrNone = None,
-    model: opt.Model = "smollm2",
-    heads: opt.Heads = "smollm2-hydra++",
-    task: opt.Task = "humaneval",
-    data: opt.Data = None,
-    prompt_style: opt.PromptStyle = "auto",
-    turns: opt.Turns = "first",
-    long_prompts: opt.LongPrompts = "skip",
-    search_prompts: opt.SearchPrompts = 32,
-    fit_prompts: opt.FitPrompts = 24,
-    test_prompts: opt.TestPrompts = 20,
-    max_new_tokens: opt.MaxNewTokens = 96,
-    stop: opt.Stop = None,
-    temperature: opt.Temperature = 0.0,
-    top_k: opt.TopK = 0,
-    top_p: opt.TopP = 1.0,
-    coupled: opt.Coupled = True,
-    acceptance: opt.Acceptance = "exact",
-    epsilon: opt.Epsilon = 0.09,
-    alpha: opt.Alpha = 0.3,
-    schedule: opt.Schedule = "trace",
-    preset: opt.Preset = None,
-    max_nodes: opt.MaxNodes = 64,
-    max_depth: opt.MaxDepth = None,
     trees: opt.Trees = 7,
     add_trees: opt.AddTrees = None,
     recalibrate_prompts: opt.RecalibratePrompts = 4,
@@ -68,21 +47,18 @@ def run(
     signal: opt.Signal = "auto",
     bank_rule: opt.BankRule = "hull",
     graphs: opt.Graphs = "auto",
-    seed: opt.Seed = 0,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "auto",
     dump_prompts: opt.DumpPrompts = None,
     check: opt.Check = None,
     fresh: opt.Fresh = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
+    **_beginning: Any,
 ) -> None:
     """Calibrate from prompts to a bank: search, recalibrate, time, fit thresholds, then decode a held-out prompt.
 
     A killed run goes on where it stopped when the same command is given again.
     """
     from entmtp_calib.calibrate.bank_rules import check_rule
-    from entmtp_calib.calibrate.splits import RunConfig
     from entmtp_calib.signals import check_asked
 
     screen = Output(json, quiet)
@@ -91,7 +67,7 @@ def run(
         return
     if out is None:
         raise UsageError("no run folder is given.", "Give one with --out.")
-    config = RunConfig(**options_of(ctx, preset))
+    config = config_of(ctx)
     check_asked(signal)  # a typo should not cost the hours before the signal is read
     check_rule(bank_rule, config.rule.lossless)
     timing = limits(rounds, budget, graphs) | {"prompts": time_prompts}
@@ -106,11 +82,7 @@ def run(
         _check_depths(added, calibration.pair)
         counts = prompt_counts(screen, calibration, {"recalibrate": recalibrate_prompts, "time": time_prompts})
         screen.say("search: self-rollout and greedy growth")
-        frontier = search_and_tell(screen, calibration)
-        screen.table(marked(frontier_table(frontier), counts))
-        held_out = calibration.generalisation()
-        if held_out:
-            screen.table(marked(generalisation_table(held_out), counts))
+        _search(screen, calibration, counts)
         screen.say("recalibrate: every tree by itself, on prompts that search did not see")
         recalibrated = calibration.recalibrate(trees, recalibrate_prompts, added=added)
         report_recalibration(screen, calibration, recalibrated, counts)
@@ -124,52 +96,22 @@ def run(
     screen.finish("run")
 
 
+@begins
 def search(
     ctx: typer.Context,
     out: opt.Out,
-    model: opt.Model = "smollm2",
-    heads: opt.Heads = "smollm2-hydra++",
-    task: opt.Task = "humaneval",
-    data: opt.Data = None,
-    prompt_style: opt.PromptStyle = "auto",
-    turns: opt.Turns = "first",
-    long_prompts: opt.LongPrompts = "skip",
-    search_prompts: opt.SearchPrompts = 32,
-    fit_prompts: opt.FitPrompts = 24,
-    test_prompts: opt.TestPrompts = 20,
-    max_new_tokens: opt.MaxNewTokens = 96,
-    stop: opt.Stop = None,
-    temperature: opt.Temperature = 0.0,
-    top_k: opt.TopK = 0,
-    top_p: opt.TopP = 1.0,
-    coupled: opt.Coupled = True,
-    acceptance: opt.Acceptance = "exact",
-    epsilon: opt.Epsilon = 0.09,
-    alpha: opt.Alpha = 0.3,
-    schedule: opt.Schedule = "trace",
-    preset: opt.Preset = None,
-    max_nodes: opt.MaxNodes = 64,
-    max_depth: opt.MaxDepth = None,
-    seed: opt.Seed = 0,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "auto",
     dump_prompts: opt.DumpPrompts = None,
     fresh: opt.Fresh = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
+    **_beginning: Any,
 ) -> None:
     """Begin a run: let the target write the search prompts and grow trees from what the heads guessed."""
-    from entmtp_calib.calibrate.splits import RunConfig
-
     screen = Output(json, quiet)
-    config = RunConfig(**options_of(ctx, preset))
+    config = config_of(ctx)
     with screen.progress() as tick:
         calibration = start_run(screen, out, config, fresh, tick, dump_prompts)
-        frontier, held_out = search_and_tell(screen, calibration), calibration.generalisation()
-    counts = prompt_counts(screen, calibration)
-    screen.table(marked(frontier_table(frontier), counts))
-    if held_out:
-        screen.table(marked(generalisation_table(held_out), counts))
+        _search(screen, calibration, prompt_counts(screen, calibration))
     screen.say(f"next: entmtp recalibrate {out}")
     screen.finish("search")
 
@@ -258,6 +200,14 @@ def fit_thresholds(
     _report_bank(screen, calibration)
     screen.say(f"next: entmtp decode --bank {run_folder / 'bank.json'} 'your prompt'")
     screen.finish("fit-thresholds")
+
+
+def _search(screen: Output, calibration: Calibration, counts: Mapping[str, int]) -> None:
+    """Grow the frontier, and say how it holds on other prompts."""
+    screen.table(marked(frontier_table(search_and_tell(screen, calibration)), counts))
+    held_out = calibration.generalisation()
+    if held_out:
+        screen.table(marked(generalisation_table(held_out), counts))
 
 
 def _added(file: Path | None) -> dict[str, list[list[int]]] | None:
