@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from ._tables import prompts_table
 if TYPE_CHECKING:
     from entmtp_calib.bank import TopologyBank
     from entmtp_calib.calibrate.pipeline import Calibration
+    from entmtp_calib.calibrate.prompts import Prompt
     from entmtp_calib.calibrate.splits import Report, RunConfig, Splits
     from entmtp_calib.engine.pair import Pair
     from entmtp_calib.rundir import RunDir
@@ -63,6 +64,14 @@ def load_of_bank(
     pair = load(out, model or bank.target["name"], heads or bank.heads["name"], device, dtype)
     check_pair(bank, pair)
     return with_graphs(pair, wanted)
+
+
+def token_ids(bank: TopologyBank, prompts: Sequence[Prompt], pair: Pair) -> list[tuple[str, list[int]]]:
+    """Names and token ids of prompts, encoded as the bank's own were."""
+    from entmtp_calib.template import encode
+
+    style = bank.template["style"]
+    return [(prompt.id, encode(prompt.said(style), pair.tokenizer, style)) for prompt in prompts]
 
 
 def say_graphs(out: Output, pair: Pair) -> None:

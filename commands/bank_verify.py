@@ -8,7 +8,7 @@ import typer
 
 from . import _options as opt
 from ._output import Column, Output, Table
-from ._session import load_of_bank, say_graphs
+from ._session import load_of_bank, say_graphs, token_ids
 
 if TYPE_CHECKING:
     from entmtp_calib.calibrate.typical_verification import Lawful
@@ -50,15 +50,13 @@ def verify(
     from entmtp_calib.engine.acceptance import Typical, rule_from
     from entmtp_calib.engine.stopping import StopRule
     from entmtp_calib.errors import CheckFailed
-    from entmtp_calib.template import encode
 
     screen = Output(json, quiet)
     found = load_bank(bank)
     chosen = load_prompts(task or found.task, data, prompts, seed).prompts
     pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
     stop = StopRule(pair.target.end_ids, max_new_tokens)
-    style = found.template["style"]
-    texts = [(prompt.id, encode(prompt.said(style), pair.tokenizer, style)) for prompt in chosen]
+    texts = token_ids(found, chosen, pair)
     rule: Any = rule_from(found.acceptance, seed)
     judge, show = (verify_typical, _show_typical) if isinstance(rule, Typical) else (verify_bank, _show)
     with screen.progress() as tick:

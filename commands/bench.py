@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,10 +10,15 @@ import typer
 
 from . import _options as opt
 from ._output import Column, Output, Table
-from ._session import load_of_bank, say_graphs
+from ._session import load_of_bank, say_graphs, token_ids
 
 if TYPE_CHECKING:
     from entmtp_calib.bank import TopologyBank
+    from entmtp_calib.calibrate.bench import Contestant
+    from entmtp_calib.calibrate.rounds import Prompts
+    from entmtp_calib.engine.pair import Pair
+
+Rows = list[dict[str, Any]]
 
 
 def bench(
@@ -47,39 +53,22 @@ def bench(
     The prompts are those that the bank's calibration kept for tests, or any of another task.
     """
     from entmtp_calib.bank import load_bank
-    from entmtp_calib.calibrate.bench import Scribe, contestants, only_these, over_static, unseen_prompts
-    from entmtp_calib.calibrate.rounds import interleave
-    from entmtp_calib.calibrate.timing import Arm, summarise
+    from entmtp_calib.calibrate.bench import check_arms, contestants, only_these, unseen_prompts
     from entmtp_calib.engine.head_files import load_heads
     from entmtp_calib.engine.pair import take
-    from entmtp_calib.engine.stopping import StopRule
-    from entmtp_calib.template import encode
-    from entmtp_calib.topology import Topology
 
     screen = Output(json, quiet)
     found = load_bank(bank)
+    check_arms(only or (), found, also or ())
     chosen, warning = unseen_prompts(found, task, data, prompts, seed)
     if warning:
         screen.warn(warning)
     others = [load_heads(name) for name in also or ()]
     pair = load_of_bank(screen, found, model, heads, device, dtype, graphs)
-    style = found.template["style"]
-    texts = [(prompt.id, encode(prompt.said(style), pair.tokenizer, style)) for prompt in chosen]
     entered = only_these(contestants(pair, found, seed, {other.name: take(other, pair.target) for other in others}), only or ())
-    scribe, rows = Scribe(), list[dict[str, Any]]()
-    runners = {label: scribe.watch(label, one.run) for label, one in entered.items()}
-    total = len(runners) * len(texts) * rounds
-    with screen.progress() as tick:
-        interleave(runners, texts, StopRule(pair.target.end_ids, max_new_tokens), rounds, seed, rows,
-                   on_run=lambda done: tick("bench", done, total))  # fmt: skip
-        judged = scribe.judge(pair.target)
-    timed = summarise([Arm(label, Topology()) for label in runners], rows)
-    against = over_static(rows)
-    extra = {
-        label: {"nodes": one.nodes, "same_text": judged[label].same, "logp": judged[label].logp, **against.get(label, {})}
-        for label, one in entered.items()
-    }
-    table = _table(timed, extra, len(texts), found.task if task is None else task, found)
+    title = f"Tokens per second on {len(chosen)} prompts of {task or found.task}, prefill included, interleaved"
+    rows, arms = _timed(screen, pair, entered, token_ids(found, chosen, pair), max_new_tokens, rounds, seed)
+    table = bench_table(title, _ceiling(found, arms) + arms)
     screen.table(table)
     say_graphs(screen, pair)
     screen.keep(runs=rows, max_new_tokens=max_new_tokens)
@@ -88,23 +77,44 @@ def bench(
     screen.finish("bench")
 
 
-def _table(timed: list[Any], extra: dict[str, dict[str, Any]], prompts: int, task: str, bank: TopologyBank) -> Table:
-    rows = [
-        {"arm": arm.label, **extra[arm.label], "tokens_per_s": arm.tokens_per_s, "tokens_per_step": arm.tokens_per_step,
+def _timed(
+    screen: Output, pair: Pair, entered: Mapping[str, Contestant], texts: Prompts, max_new_tokens: int, rounds: int, seed: int
+) -> tuple[Rows, Rows]:
+    """Every run, and every arm with its figures, the fastest first."""
+    from entmtp_calib.calibrate.bench import Scribe, over_static
+    from entmtp_calib.calibrate.rounds import interleave
+    from entmtp_calib.calibrate.timing import Arm, summarise
+    from entmtp_calib.engine.stopping import StopRule
+    from entmtp_calib.topology import Topology
+
+    scribe, rows = Scribe(), list[dict[str, Any]]()
+    runners = {label: scribe.watch(label, one.run) for label, one in entered.items()}
+    total = len(runners) * len(texts) * rounds
+    with screen.progress() as tick:
+        interleave(runners, texts, StopRule(pair.target.end_ids, max_new_tokens), rounds, seed, rows,
+                   on_run=lambda done: tick("bench", done, total))  # fmt: skip
+        judged, against = scribe.judge(pair.target), over_static(rows)
+    timed = summarise([Arm(label, Topology()) for label in runners], rows)
+    return rows, [
+        {"arm": arm.label, "nodes": entered[arm.label].nodes, "same_text": judged[arm.label].same, "logp": judged[arm.label].logp,
+         **against.get(arm.label, {}), "tokens_per_s": arm.tokens_per_s, "tokens_per_step": arm.tokens_per_step,
          "speedup": arm.speedup, "speedup_low": arm.speedup_low, "speedup_high": arm.speedup_high, "cv": arm.cv,
          "interval": f"{arm.speedup_low:.2f}–{arm.speedup_high:.2f}"}
         for arm in sorted(timed, key=lambda arm: -arm.tokens_per_s)
     ]  # fmt: skip
-    rows = _ceiling(bank, rows) + rows
+
+
+def bench_table(title: str, rows: Rows) -> Table:
+    """Arms with their figures."""
     columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_s", "tokens/s", ".1f"),
                Column("tokens_per_step", "tokens/step", ".2f"), Column("speedup", "× ar", ".2f"),
                Column("interval", "95 % interval"), Column("over_static", "× static", ".3f"),
                Column("over_static_interval", "95 % interval"), Column("cv", "cv", ".1%"),
                Column("same_text", "text of ar", ".0%"), Column("logp", "log p/token", ".3f"))  # fmt: skip
-    return Table("bench", f"Tokens per second on {prompts} prompts of {task}, prefill included, interleaved", columns, rows)
+    return Table("bench", title, columns, rows)
 
 
-def _ceiling(bank: TopologyBank, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _ceiling(bank: TopologyBank, rows: Rows) -> Rows:
     """What the best choice of tree at every step would give: as many times the static tree as in the calibration's replay."""
     from entmtp_calib.report.contest import ORACLE
 
@@ -118,7 +128,7 @@ def _ceiling(bank: TopologyBank, rows: list[dict[str, Any]]) -> list[dict[str, A
              "tokens_per_s": measured["tokens_per_s"] * times, "speedup": measured["speedup"] * times}]  # fmt: skip
 
 
-def _write(screen: Output, folder: Path, table: Table, runs: list[dict[str, Any]]) -> None:
+def _write(screen: Output, folder: Path, table: Table, runs: Rows) -> None:
     """The table as CSV, JSON with every run, and a picture."""
     from entmtp_calib.report.contest import bench as contest
     from entmtp_calib.report.drawing import to_png

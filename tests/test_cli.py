@@ -16,6 +16,7 @@ import pytest
 from conftest import cli
 
 from entmtp_calib import BankTree, Hysteresis, Ladder, Static, Topology, load_bank
+from entmtp_calib.calibrate.bench import check_arms
 from entmtp_calib.topology import chain
 
 SIZES = ("--search-prompts", 12, "--fit-prompts", 6, "--test-prompts", 4, "--max-new-tokens", 24, "--max-nodes", 8,
@@ -204,6 +205,16 @@ def test_bench_times_only_the_arms_that_are_asked_for(bank_file: Path) -> None:
     result = cli("bench", bank_file, *words, "--only", "lader")
     assert result.exit_code == 2
     assert "ladder" in result.stderr
+
+
+def test_every_arm_of_a_bench_has_a_name_that_is_known_before_anything_is_loaded(
+    bank_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {row["arm"] for row in json.loads(cli("bench", bank_file, "--prompts", 1, "--rounds", 1, "--max-new-tokens", 4,
+                                                  "--dtype", "float32", "--json").stdout)["runs"]}  # fmt: skip
+    check_arms([*names, "more, default-63"], load_bank(bank_file), ["more"])
+    monkeypatch.setattr("entmtp_calib.engine.pair.load_pair", lambda *_: pytest.fail("something was loaded"))
+    assert "Did you mean generate?" in cli("bench", bank_file, "--only", "genrate").stderr
 
 
 def test_bench_says_where_prompts_may_have_been_seen(bank_file: Path, prompt_file: Path, tmp_path: Path) -> None:

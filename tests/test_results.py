@@ -15,7 +15,7 @@ import pytest
 from entmtp_calib.commands._output import Output, Table
 from entmtp_calib.commands._scheduler import verdict
 from entmtp_calib.commands._tables import policy_table
-from entmtp_calib.commands.bench import _table
+from entmtp_calib.commands.bench import bench_table as empty_table
 
 from entmtp_calib import TopologyBank, load_bank
 from entmtp_calib.engine.head_files import load_heads
@@ -36,7 +36,7 @@ def bench_of(name: str) -> dict[str, Any]:
 def bench_table(name: str) -> Table:
     """The table of `bench`, without the columns that a bench did not have when it was measured."""
     found = bench_of(name)
-    table = _table([], {}, 0, "", bank_of("gsm8k"))
+    table = empty_table("", [])
     known = {name for row in found["arms"] for name in row}
     return table._replace(title=found["title"], rows=found["arms"], columns=[c for c in table.columns if c.key in known])
 

@@ -28,6 +28,8 @@ from entmtp_calib.errors import UsageError, did_you_mean
 from entmtp_calib.policy import Static
 from entmtp_calib.topology import Topology, published_default
 
+PUBLISHED, GENERATE, PROMPT_LOOKUP = "default-63", "generate", "prompt lookup"
+"""Names of arms that are no policy of a bank."""
 LOOKUP = 10  # tokens that prompt lookup guesses, as in transformers' documentation
 
 
@@ -85,28 +87,40 @@ def contestants(pair: Pair, bank: TopologyBank, seed: int = 0, others: Mapping[s
     for name, policy in bank.policies.items():
         decoder = decoder_with(pair.graphs, pair.target, pair.heads, bank.topologies, policy, bank.signal, rule)
         found[name] = Contestant(decoder_runner(decoder), max(bank.choices(policy)[index][1] for index in policy.members))
-    for label, heads in {
-        "default-63": pair.heads,
-        **{f"{name}, default-63": heads for name, heads in (others or {}).items()},
-    }.items():
+    for label, heads in {PUBLISHED: pair.heads, **{_with(name): heads for name, heads in (others or {}).items()}}.items():
         if published.depth <= heads.depth:
             decoder = decoder_with(pair.graphs, pair.target, heads, [published], Static(0), rule=rule)
             found[label] = Contestant(decoder_runner(decoder), published.size)
     if rule == Exact(seed=seed):
-        found["generate"] = Contestant(generate_runner(pair.target), None)
-        found["prompt lookup"] = Contestant(generate_runner(pair.target, prompt_lookup_num_tokens=LOOKUP), None)
+        found[GENERATE] = Contestant(generate_runner(pair.target), None)
+        found[PROMPT_LOOKUP] = Contestant(generate_runner(pair.target, prompt_lookup_num_tokens=LOOKUP), None)
     return found
+
+
+def check_arms(names: Sequence[str], bank: TopologyBank, others: Sequence[str] = ()) -> None:
+    """Refuse a name that no arm can have, before anything is loaded.
+
+    Args:
+        others: names of other heads.
+
+    Raises:
+        UsageError: there is no such arm.
+    """
+    known = [AR, AR_AGAIN, *bank.policies, PUBLISHED, *map(_with, others), GENERATE, PROMPT_LOOKUP]
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise UsageError(f"there is no arm {unknown!r}.", did_you_mean(unknown, known))
 
 
 def only_these(found: Mapping[str, Contestant], names: Sequence[str]) -> dict[str, Contestant]:
     """The arms of these names and plain decoding; all for no name.
 
     Raises:
-        UsageError: there is no such arm.
+        UsageError: these heads, or this acceptance, have no such arm.
     """
-    unknown = next((name for name in names if name not in found), None)
-    if unknown is not None:
-        raise UsageError(f"there is no arm {unknown!r}.", did_you_mean(unknown, list(found)))
+    lacking = next((name for name in names if name not in found), None)
+    if lacking is not None:
+        raise UsageError(f"the arm {lacking!r} cannot run here.", f"There are: {', '.join(found)}.")
     return {name: one for name, one in found.items() if not names or name in (*names, AR, AR_AGAIN)}
 
 
@@ -120,6 +134,11 @@ def over_static(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
             found[label] = {"over_static": ratio.ratio, "over_static_low": ratio.low, "over_static_high": ratio.high,
                             "over_static_interval": f"{ratio.low:.3f}–{ratio.high:.3f}"}  # fmt: skip
     return found
+
+
+def _with(heads: str) -> str:
+    """Name of the arm of other heads."""
+    return f"{heads}, {PUBLISHED}"
 
 
 def _plain(pair: Pair, rule: Rule) -> Runner:
