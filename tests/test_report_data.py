@@ -28,9 +28,10 @@ from made_runs import (
     whole,
 )
 
+from entmtp_calib.bank import BankTree
 from entmtp_calib.errors import ArtefactError
 from entmtp_calib.evidence import accepted_depths, mean_accept, walk
-from entmtp_calib.policy import Static
+from entmtp_calib.policy import Ladder, Static
 from entmtp_calib.replay import Replay
 from entmtp_calib.report.acceptance import HELD_OUT, RANKS, REPLAYED, ROLLOUT, SEARCHED, frontier, hit_rates
 from entmtp_calib.report.build import figures
@@ -129,10 +130,22 @@ def test_trees_of_the_bank_have_a_row_for_every_node_on_the_least_used_prompts(m
         rows = [row for row in figure.rows if row["tree"] == tree.label]
         assert len(rows) == tree.topology.size
         assert sum(row["accepted"] for row in rows) == pytest.approx(mean_accept(tree.topology, traces("test")))
+    assert figure.facts["drawn"] == ["chain", "wide"]
     assert figure.rests_on == ("test",)
     swapped = replace(material.bank, trees=material.bank.trees[::-1])
     assert made(trees(replace(material, bank=swapped))).sentence == figure.sentence
     assert "In wide, the largest" in figure.sentence
+
+
+def test_of_a_large_bank_the_trees_that_policies_take_are_drawn(material: Material) -> None:
+    assert material.bank is not None
+    figures_of = material.bank.trees[0].figures
+    many = tuple(BankTree(f"t{size}", Topology(tuple((rank,) for rank in range(size))), figures_of) for size in range(12))
+    bank = replace(material.bank, trees=many, policies={"static": Static(11), "ladder": Ladder((0.5,), (0, 10))})
+    figure = made(trees(replace(material, bank=bank)))
+    assert figure.facts["drawn"] == ["t1", "t2", "t3", "t4", "t5", "t6", "t10", "t11"]
+    assert {row["tree"] for row in figure.rows} == {f"t{size}" for size in range(1, 12)}
+    assert figure.notes[-1].startswith("3 more trees")
 
 
 def test_throughput_is_what_was_timed(material: Material) -> None:

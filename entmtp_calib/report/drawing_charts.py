@@ -46,7 +46,7 @@ def throughput(figure: Figure) -> Canvas:
     axes.set_ylabel("times plain decoding")
     right = axes.secondary_yaxis("right", functions=(lambda y: y * plain, lambda y: y / plain))
     right.set_ylabel("tokens/s, prefill included")
-    canvas.legend(loc="outside lower left", ncols=2)
+    _legend(canvas)
     return canvas
 
 
@@ -114,7 +114,7 @@ def hits(figure: Figure) -> Canvas:
     axes.set_xticks(range(1, RANKS + 1))
     axes.set_xlabel("guesses taken from the head")
     axes.set_ylabel("positions with the true token")
-    axes.legend(loc="lower right", ncols=2)
+    _legend(canvas, 4)
     return canvas
 
 
@@ -136,7 +136,7 @@ def signal(figure: Figure) -> Canvas:
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"{facts['signal']} ({facts['unit']})")
     axes.set_ylabel("accepted drafts per step")
-    canvas.legend(loc="outside lower left", ncols=2)
+    _legend(canvas)
     return canvas
 
 
@@ -160,7 +160,7 @@ def reliability(figure: Figure) -> Canvas:
     axes.locator_params(nbins=6)
     axes.set_xlabel(f"announced by {figure.facts['signal']}")
     axes.set_ylabel(figure.facts["unit"])
-    axes.legend(loc="upper left")
+    _legend(canvas)
     return canvas
 
 
@@ -203,7 +203,7 @@ def costs(figure: Figure) -> Canvas:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("rows of the forward pass (nodes and root)")
     axes.set_ylabel("milliseconds per step")
-    axes.legend(loc="upper left")
+    _legend(canvas)
     return canvas
 
 
@@ -218,7 +218,7 @@ def search_time(figure: Figure) -> Canvas:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("prompts of the search")
     axes.set_ylabel("seconds")
-    axes.legend(loc="upper left")
+    _legend(canvas)
     return canvas
 
 
@@ -237,6 +237,11 @@ def bench(figure: Figure) -> Canvas:
     axes.set_xlabel("tokens/s, plain decoding is 1")
     canvas.suptitle(figure.title, x=0.02, ha="left", wrap=True, fontsize=9)
     return canvas
+
+
+def _legend(canvas: Canvas, columns: int = 2) -> None:
+    """Under the axes, where it hides nothing."""
+    canvas.legend(loc="outside lower left", ncols=columns)
 
 
 def _axes(height: float) -> tuple[Canvas, Axes]:

@@ -20,7 +20,7 @@ _STEPS = (0.02, 0.05, 0.1, 0.2, 0.4)  # shares from which the next shade is take
 
 def draw_trees(figure: Figure) -> Canvas:
     """One panel a tree, nodes with rank and share, darker where they are accepted more often; of a large tree the best nodes."""
-    labels = list(dict.fromkeys(row["tree"] for row in figure.rows))
+    labels = figure.facts["drawn"]
     whole = [[row for row in figure.rows if row["tree"] == label] for label in labels]
     parts = [best_nodes(rows, _MOST_NODES) for rows in whole]
     places = [leaf_lines(rows) for rows in parts]
@@ -85,8 +85,8 @@ def _percent(share: float) -> str:
 def draw_timeline(figure: Figure) -> Canvas:
     """Above what every step verified, in the middle the signal, below what the steps of the main policy brought."""
     facts = figure.facts
-    canvas = Canvas(figsize=(WIDTH, 4.8))
-    high = 1.2 if facts["dynamic"] else max(2, len(facts["trees"])) * 0.4
+    high = 1.2 if facts["dynamic"] else 0.4 + 0.25 * len(facts["trees"])
+    canvas = Canvas(figsize=(WIDTH, 3.6 + high))
     above, middle, below = canvas.subplots(3, 1, sharex=True, height_ratios=(high, 1.2, 1.2))
     main = [row for row in figure.rows if row["policy"] == facts["main"]]
     positions = [row["position"] for row in main]
@@ -104,7 +104,7 @@ def draw_timeline(figure: Figure) -> Canvas:
     below.plot(positions, [0] * len(main), "|", color=INK, markersize=5)
     below.set_ylabel("accepted\ndrafts")
     below.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    below.set_xlabel("position of the step's first token in the text")
+    below.set_xlabel("position in the text (tokens)")
     canvas.align_ylabels()
     handles, labels = above.get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside upper left", ncols=4 if facts["dynamic"] else 2)

@@ -18,6 +18,7 @@ from entmtp_calib.report.palette import DEPTHS, depth_colours
 from entmtp_calib.report.timeline import TIMELINE
 from entmtp_calib.trust import SMALL, too_few
 
+_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # bidirectional classes of control characters
 _MOST_ROWS = 40  # a longer table is left to the CSV
 _STYLE = """
 :root { color-scheme: light; }
@@ -124,11 +125,15 @@ def _text(figure: Figure) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with signs in place of control characters, which a page may not hold."""
-    return "".join(_control(sign) if unicodedata.category(sign) in ("Cc", "Cs") and sign not in "\n\t" else sign for sign in text)
+    """The text with signs in place of control characters, which a page may not hold or which turn the order of what follows."""
+    return "".join(_sign(sign) for sign in text)
 
 
-def _control(sign: str) -> str:
+def _sign(sign: str) -> str:
+    if unicodedata.bidirectional(sign) in _TURNING:
+        return "\ufffd"
+    if unicodedata.category(sign) not in ("Cc", "Cs") or sign in "\n\t":
+        return sign
     return chr(0x2400 + ord(sign)) if ord(sign) < 32 else "\ufffd"
 
 

@@ -9,7 +9,7 @@ SERIES = ("#e0a030", "#c8553d", "#7b2d72", "#14213d")
 MARKS, DASHES = ("o", "s", "^", "D"), ("-", "--", "-.", ":")
 DEPTHS = ("#ffffff", "#fbe3a3", "#eda94a", "#c8553d", "#7b2d72", "#14213d")
 """Background of a token by the depth of the draft that brought it: white for a root, darker with every level."""
-_LONGEST = 24  # signs of a label
+_LONGEST = 20  # signs of a label
 DARK_FROM = 3  # depths from here on need white letters
 
 

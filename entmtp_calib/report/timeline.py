@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from entmtp_calib.bank import TopologyBank
 from entmtp_calib.policy import Dynamic
 from entmtp_calib.replay import Replay
 from entmtp_calib.report.figure import Figure, Missing
@@ -50,7 +51,7 @@ def timeline(material: Material, tokenizer: Any = None, prompt: str | None = Non
     rows = [row for name, run in runs.items() for row in _rows(name, run, replays)]
     trace = replays.traces[text]
     facts = {"pieces": token_pieces(trace.tokens.tolist(), runs[shown[0]].accepted.tolist(), tokenizer),
-             "trees": [tree.label for tree in bank.trees], "main": shown[0], "prompt": trace.prompt_id,
+             "trees": _labels(bank, shown), "main": shown[0], "prompt": trace.prompt_id,
              "dynamic": bank.policies[shown[0]].kind == "dynamic", "as_text": tokenizer is not None,
              "signal": str(bank.signal)}  # fmt: skip
     notes = _notes(part, trace.prompt_id, bool(prompt), bank.recommended if bank.recommended not in runs else "")
@@ -63,6 +64,13 @@ def _shown(replays: Replays) -> list[str]:
     main = bank.recommended if replays.can(bank.policy()) else "static"
     others = ["static", *policies_that_switch(bank)]
     return [main, *[name for name in others if name != main and replays.can(bank.policies[name])][:1]]
+
+
+def _labels(bank: TopologyBank, names: Sequence[str]) -> list[str]:
+    """The trees of the bank that some of its policies can take, in the bank's order."""
+    policies = [bank.policies[name] for name in names]
+    taken = {index for policy in policies if not isinstance(policy, Dynamic) for index in policy.members}
+    return [bank.trees[index].label for index in sorted(taken)]
 
 
 def _notes(part: str, prompt: str, given: bool, instead: str) -> tuple[str, ...]:

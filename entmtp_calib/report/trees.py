@@ -23,6 +23,7 @@ from entmtp_calib.topology import Topology
 TREES = "trees"
 TITLE = "The trees of the bank, and how often each node is accepted"
 _COLUMNS = ("tree", "node", "depth", "rank", "accepted", "low", "high", "steps", "verified")
+_MOST_TREES = 8  # that are drawn
 Steps = tuple[NDArray[Any], NDArray[Any]]
 """Positions and accepted drafts of the steps of a text, `[steps]` each."""
 
@@ -48,16 +49,27 @@ def trees(material: Material) -> Figure | Missing:
     drafted = _drafted_rows(material, material.bank)
     if not rows and not drafted:
         return Missing(TREES, TITLE, "the bank holds plain decoding alone", "")
-    return Figure(TREES, TITLE, sentence, _COLUMNS, rows + drafted, (part,), notes=_notes(part, bool(drafted)))
+    drawn = _drawn(material.bank) + list(dict.fromkeys(row["tree"] for row in drafted))
+    notes = _notes(part, bool(drafted), len({row["tree"] for row in rows + drafted}) - len(drawn))
+    return Figure(TREES, TITLE, sentence, _COLUMNS, rows + drafted, (part,), {"drawn": drawn}, notes)
 
 
-def _notes(part: str, drafted: bool) -> tuple[str, ...]:
+def _drawn(bank: TopologyBank) -> list[str]:
+    """As many of the bank's trees as a figure holds, first those that policies take, in the bank's order."""
+    taken = {index for policy in bank.policies.values() if not isinstance(policy, Dynamic) for index in policy.members}
+    order = sorted(range(len(bank.trees)), key=lambda index: (index not in taken, index))
+    chosen = [index for index in order if bank.trees[index].topology.nodes][:_MOST_TREES]
+    return [bank.trees[index].label for index in sorted(chosen)]
+
+
+def _notes(part: str, drafted: bool, left_out: int) -> tuple[str, ...]:
     shares = (
         f"Share of the tree's own steps at which a node is accepted, by replay over the {part} prompts. The number before the "
         "share is the rank of the guess, 0 for a head's first. Intervals are in the table: 95 %, bootstrap over prompts."
     )
     more = "A dynamic policy drafts more nodes than it verifies: the table has the share of steps that verify a node."
-    return (shares, more) if drafted else (shares,)
+    rest = f"{left_out} more trees of the bank are in figures/{TREES}.csv."
+    return (shares, *([more] if drafted else []), *([rest] if left_out else []))
 
 
 def _drafted_rows(material: Material, bank: TopologyBank) -> list[dict[str, Any]]:
