@@ -102,29 +102,40 @@ def recalibrate(
         for name, _ids in everything
         if (candidate.label, name) not in done
     ]
-    finished = len(candidates) * len(everything) - len(items)
-    order = iter([(item[0], item[2]) for item in items])
-    waiting: dict[tuple[str, str], Row] = {}
-    awaited = next(order, None)
-
-    def keep(item: list[Any], result: bytes) -> None:
-        nonlocal awaited, finished
-        waiting[item[0], item[2]] = json.loads(result)
-        while awaited in waiting:  # the journal has the order of one process
-            row = waiting.pop(awaited)
-            journal.append(row)
-            done[row["tree"], row["prompt"]] = row
-            awaited = next(order, None)
-        finished += 1
-        if on_rollout:
-            on_rollout(finished)
-
-    (farm or Farm()).run("recalibrate", items, rollout_work(target, drafter, everything, stop, rule), keep)
+    kept = _InOrder(items, journal, len(candidates) * len(everything) - len(items), on_rollout)
+    (farm or Farm()).run("recalibrate", items, rollout_work(target, drafter, everything, stop, rule), kept.take)
+    done |= {(row["tree"], row["prompt"]): row for row in kept.rows}
 
     def rows_of(candidate: Candidate, part: Sequence[tuple[str, Sequence[int]]]) -> list[Row]:
         return [done[candidate.label, name] for name, _ids in part]
 
     return [_summary(candidate, rows_of(candidate, prompts), rows_of(candidate, seen)) for candidate in candidates]
+
+
+class _InOrder:
+    """Writes rows in the order of their items, as one process would, in whatever order they come.
+
+    Attributes:
+        rows: what was written.
+    """
+
+    def __init__(self, items: Sequence[list[Any]], journal: Journal, done: int, told: Callable[[int], None] | None) -> None:
+        self.rows: list[Row] = []
+        self._items, self._journal, self._done, self._told = items, journal, done, told
+        self._waiting: dict[tuple[str, str], Row] = {}
+
+    def take(self, item: list[Any], result: bytes) -> None:
+        """A row has come."""
+        self._waiting[item[0], item[2]] = json.loads(result)
+        while len(self.rows) < len(self._items):
+            label, _nodes, name = self._items[len(self.rows)]
+            if (label, name) not in self._waiting:
+                break
+            self.rows.append(self._waiting.pop((label, name)))
+            self._journal.append(self.rows[-1])
+        self._done += 1
+        if self._told:
+            self._told(self._done)
 
 
 def rollout_work(
