@@ -75,3 +75,16 @@ def test_options_and_targets_that_documents_name_exist(page: Path) -> None:
     assert named <= known | {"--help"} | OTHERS_OPTIONS
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"^    make (\w+)", text, re.MULTILINE)) <= set(targets)
+
+
+@pytest.mark.parametrize(
+    "folder", ["entmtp_calib", "entmtp_calib/engine", "entmtp_calib/calibrate", "entmtp_calib/report", "commands"]
+)
+def test_the_page_on_structure_lists_every_module_and_no_other(folder: str) -> None:
+    section = re.split(r"^## ", (ROOT / "docs" / "structure.md").read_text("utf-8"), flags=re.MULTILINE)
+    rows = next(part for part in section if part.split("\n")[0].endswith(f"`{folder}/`")).splitlines()
+    listed = [name for row in rows if row.startswith("|") for name in re.findall(r"`(\w+\.py)`", row.split("|")[1])]
+    there = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py", "__main__.py"}
+    if folder == "commands":  # the others are named for their commands
+        there = {name for name in there if name.startswith("_")}
+    assert sorted(listed) == sorted(there)

@@ -31,7 +31,7 @@ def write_card(folder: Path, about: dict[str, Any], shape: HeadShape, parameters
     blocks = f"{shape.layers} blocks" if shape.layers > 1 else "1 block"
     head = f"""# {folder.name}
 
-{_NAMES[shape.architecture]} heads for {about["base_name"]}: {shape.heads} heads of {blocks},
+{_NAMES.get(shape.architecture, shape.architecture)} heads for {about["base_name"]}: {shape.heads} heads of {blocks},
 {parameters / 1e6:.1f} M parameters, guessing among {among}; the LM head is the target's.
 """
     write_atomically(folder / "README.md", "\n".join((head, _origin(about), _figures(about), _calibration(about))).encode())

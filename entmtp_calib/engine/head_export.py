@@ -44,8 +44,10 @@ def check_format(layout: str, architecture: str) -> None:
     if layout not in FORMATS:
         raise UsageError(f"unknown format {layout!r}.", f"Known: {', '.join(FORMATS)}.")
     if architecture not in FORMATS[layout]:
-        fitting = next(name for name, kinds in FORMATS.items() if architecture in kinds)
-        raise UsageError(f"{architecture} heads cannot be written in the layout of {layout}.", f"Use --format {fitting}.")
+        fitting = [f"Use --format {name}." for name, kinds in FORMATS.items() if architecture in kinds]
+        raise UsageError(
+            f"{architecture} heads cannot be written in the layout of {layout}.", *fitting or ["No layout holds them."]
+        )
 
 
 def export(heads: DraftHeads, target: Target, layout: str) -> Export:
