@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import cli
-from test_bank import small_bank, tree
+from small_banks import small_bank, tree
 
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.calibrate.bank_difference import Counts, Source, compare_banks, counts_of
