@@ -72,6 +72,11 @@ class Output:
         self.silent = as_json or quiet
         self._document: dict[str, Any] = {}
 
+    @property
+    def width(self) -> int:
+        """Columns of what stdout goes to; 120 for a file."""
+        return _stdout().width
+
     def say(self, text: str) -> None:
         """A line of conversation."""
         note(logging.INFO, text)

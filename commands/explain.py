@@ -18,9 +18,11 @@ from ._session import load_of_bank
 from .decode import read_prompt
 
 if TYPE_CHECKING:
-    from entmtp_calib.calibrate.narration import Guess, ToldStep
+    from entmtp_calib.calibrate.narration import Guess, Narration, ToldStep
 
-_WIDTH = 78
+_NARROWEST, _WIDEST = 20, 78
+_SPACE = "\ue000"  # stands for a space inside quotes, which is no place to break a line
+_ENDINGS = {"end": "an end token ended it", "stop": "a stop text ended it", "length": "it may not be longer"}
 
 
 def explain(
@@ -47,7 +49,8 @@ def explain(
 ) -> None:
     """Decode a prompt and tell the first steps: the tree and why it, the guesses, and which were accepted.
 
-    A guess in brackets was accepted. Only guesses that could still be accepted are shown; --json has all of them.
+    A guess in brackets was accepted. Only guesses that could still be accepted are shown; --json has all of them. The sign � is a
+    part of a character: some take several tokens.
     """
     from entmtp_calib.bank import load_bank
     from entmtp_calib.calibrate.narration import narrate
@@ -62,28 +65,37 @@ def explain(
     ids = encode([("user", text)], pair.tokenizer, found.template["style"])
     stop = StopRule(pair.target.end_ids, max_new_tokens, (), pair.tokenizer.decode)
     told = narrate(pair, found, policy, ids, stop, steps, seed)
-    screen.text(f"Policy {told.policy}, signal {told.signal}; a prompt of {len(ids)} tokens.")
-    for step in told.told:
-        screen.text("\n" + "\n".join(_lines(step, told.signal)))
-    rate = f"{told.tokens / told.steps:.2f} tokens a step"
-    screen.text(f"\n{told.tokens} tokens in {told.steps} steps, {rate}; ended by {told.reason}. The text:\n\n{told.text}")
+    _tell(screen, told, len(ids))
     screen.keep(narration=asdict(told), prompt_tokens=len(ids))
     screen.finish("explain")
 
 
-def _lines(step: ToldStep, signal: str) -> Iterator[str]:
-    """A step in lines of at most 78 characters."""
+def _tell(screen: Output, told: Narration, prompt_tokens: int) -> None:
+    width = max(_NARROWEST, min(_WIDEST, screen.width))
+    reads = f"reads {told.signal}" if told.signal else "has no choice to make"
+    lines = [f"Policy {told.policy}, which {reads}; a prompt of {prompt_tokens} tokens.", ""]
+    for step in told.told:
+        lines += [*_lines(step, told.signal), ""]
+    rate = f"{told.tokens / told.steps:.2f} tokens a step"
+    lines += [f"{told.tokens} tokens in {told.steps} steps, {rate}; {_ENDINGS[told.reason]}.", "", "The text:", ""]
+    screen.text("\n".join(piece for line in lines for piece in _folded(line, width)))
+    screen.text(told.text)
+
+
+def _lines(step: ToldStep, signal: str | None) -> Iterator[str]:
+    """A step in lines, not folded yet."""
     from entmtp_calib.calibrate.narration import guesses_along
 
     reason = f"{signal} is {step.signal:.3g}, {step.why}" if step.signal is not None else step.why
-    yield from _folded(f"Step {step.number}: tree {step.tree} ({step.nodes} nodes)" + (f"; {reason}" if reason else ""), "  ")
-    yield from _folded(f"  the model's own token: {_quoted(step.root)}")
+    nodes = f"{step.nodes} node" if step.nodes == 1 else f"{step.nodes} nodes"
+    yield f"Step {step.number}: tree {step.tree} ({nodes})" + (f"; {reason}" if reason else "")
+    yield f"  the model's own token: {_quoted(step.root)}"
     for depth, guesses in enumerate(guesses_along(step), 1):
-        yield from _folded(f"  head {depth} guesses {' '.join(map(_shown, guesses))}")
-    accepted = f"accepted {step.accepted}" if step.guesses else "nothing to accept"
+        yield f"  head {depth} guesses {' '.join(map(_shown, guesses))}"
+    accepted = f"accepted {step.accepted}" if step.guesses else "nothing was guessed"
     after = f", then the model wrote {_quoted(step.next)}" if step.next is not None else ""
-    yield from _folded(f"  {accepted}{after}: {step.ending}" if step.ending else f"  {accepted}{after}")
-    yield from _folded(f"  committed {_quoted(step.text)}")
+    yield f"  {accepted}{after}: {step.ending}" if step.ending else f"  {accepted}{after}"
+    yield f"  committed {_quoted(step.text)}"
 
 
 def _shown(guess: Guess) -> str:
@@ -91,9 +103,11 @@ def _shown(guess: Guess) -> str:
 
 
 def _quoted(text: str) -> str:
-    return dumps(text, ensure_ascii=False)
+    return dumps(text, ensure_ascii=False).replace(" ", _SPACE)
 
 
-def _folded(line: str, more: str = "    ") -> list[str]:
+def _folded(line: str, width: int) -> list[str]:
+    """A line in lines that are no wider, those after the first indented more."""
     indent = line[: len(line) - len(line.lstrip())]
-    return wrap(line.strip(), _WIDTH, initial_indent=indent, subsequent_indent=more, break_on_hyphens=False)
+    pieces = wrap(line.strip(), width, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
+    return [piece.replace(_SPACE, " ") for piece in pieces] or [""]

@@ -20,6 +20,7 @@ from entmtp_calib.engine.layout import Rows
 from entmtp_calib.engine.pair import Pair
 from entmtp_calib.engine.stopping import StopRule
 from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy
+from entmtp_calib.text_stream import TextStream
 from entmtp_calib.topology import Node
 
 
@@ -38,10 +39,10 @@ class Guess:
 class ToldStep:
     """A step of the decoder, in tokens and in words.
 
-    number: from 1; tree: label, or what held trees back; signal: what the policy read, None if it reads nothing; why: why this
-    tree; root: the token that the target itself had chosen; guesses: of the verified tree, empty where none was verified;
-    text: what the step committed, `accepted` drafts behind the root; next: the token that the target chose behind them, None
-    where the text ends; ending: why no further guess was accepted.
+    number: from 1; tree: label; signal: what the policy read, None if it reads nothing; why: why this tree; root: the token that
+    the target itself had chosen; guesses: of the verified tree, empty where none was verified; text: what the step committed,
+    `accepted` drafts behind the root; next: the token that the target chose behind them, None where the text ends; ending: why
+    no further guess was accepted, "" if there was none.
     """
 
     number: int
@@ -59,10 +60,14 @@ class ToldStep:
 
 @dataclass(frozen=True, slots=True)
 class Narration:
-    """The first steps of a text, and the whole text. steps, tokens: of the whole text; reason: how it ended."""
+    """The first steps of a text, and the whole text.
+
+    signal: what the policy reads, None if it has no choice; text: without special tokens; steps, tokens: of the whole text;
+    reason: how it ended.
+    """
 
     policy: str
-    signal: str
+    signal: str | None
     told: tuple[ToldStep, ...]
     text: str
     steps: int
@@ -103,23 +108,29 @@ def narrate(
         if told and len(steps) == len(told):  # only now it is known what the target chose behind the last step
             told[-1] = _continued(told[-1], _text(pair, step.tokens[:1]), decoder.rule.lossless)
         if len(told) < limit:
-            told.append(_tell(pair, bank.choices(chosen), len(told) + 1, step, decoder.seen, explain_choice(chosen, step.signal)))
+            why = explain_choice(chosen, step.signal, first=not told)
+            told.append(_tell(pair, bank.choices(chosen), len(told) + 1, step, decoder.seen, why))
         steps.append(step)
         decoder.seen = None
-    tokens = [token for step in steps for token in step.tokens]
     name = bank.recommended if policy == "auto" else policy
-    return Narration(name, str(bank.signal), tuple(told), _text(pair, tokens), len(steps), len(tokens), steps[-1].reason)
+    signal = None if decoder.signal is None else str(decoder.signal)
+    stream = TextStream(pair.tokenizer)
+    text = "".join([*(stream.push(step.tokens) for step in steps), stream.finish()])
+    return Narration(name, signal, tuple(told), text, len(steps), sum(len(step.tokens) for step in steps), steps[-1].reason)
 
 
-def explain_choice(policy: Policy, signal: float) -> str:
+def explain_choice(policy: Policy, signal: float, first: bool = False) -> str:
     """Why a policy takes the tree that it takes, in words; "" where it has no choice."""
+    if len(policy.members) == 1:
+        return ""
     if isinstance(policy, Hysteresis):
         if signal >= policy.on:
             return f"at least {policy.on:.3g}"
         if signal < policy.off:
             return f"below {policy.off:.3g}"
-        return f"between {policy.off:.3g} and {policy.on:.3g}, so the tree stays"
-    if isinstance(policy, Ladder | Dynamic) and policy.edges:
+        then = "where a text begins with this tree" if first else "so the tree stays"
+        return f"between {policy.off:.3g} and {policy.on:.3g}, {then}"
+    if isinstance(policy, Ladder | Dynamic):
         place = bisect_right(policy.edges, signal)
         bounds = [f"at least {edge:.3g}" for edge in policy.edges[:place][-1:]]
         return " and ".join(bounds + [f"below {edge:.3g}" for edge in policy.edges[place:][:1]])
@@ -131,11 +142,11 @@ def _tell(pair: Pair, choices: Sequence[tuple[str, int]], number: int, step: Ste
     return ToldStep(
         number=number, tree=label, nodes=nodes,
         signal=None if math.isnan(step.signal) else step.signal,
-        why=why if step.index >= 0 else "trees are held back, or the context has no room for one",
+        why=why if step.index >= 0 else "the context has no room for a tree",
         root=_text(pair, step.tokens[:1]),
         guesses=_guesses(seen, step, lambda token: _text(pair, [token])) if seen else (),
         accepted=step.accepted, text=_text(pair, step.tokens), next=None,
-        ending={"end": "the text ends here", "stop": "the text ends at a stop text", "length": "the cap is reached"}.get(
+        ending={"end": "the text ends here", "stop": "the text ends at a stop text", "length": "the text may not be longer"}.get(
             step.reason, ""),
     )  # fmt: skip
 
@@ -158,11 +169,11 @@ def _continued(step: ToldStep, token: str, lossless: bool) -> ToldStep:
     path = next((guess.node for guess in reversed(step.guesses) if guess.accepted), ())
     offered = sum(guess.node[:-1] == path for guess in step.guesses)
     if not offered:
-        ending = "the tree ends here" if step.guesses else "nothing was guessed"
+        ending = "the tree ends here" if step.guesses else ""
     elif lossless:
-        ending = "it was the only guess and wrong" if offered == 1 else f"none of {offered} guesses was that"
+        ending = "the only guess was wrong" if offered == 1 else f"none of {offered} guesses was that"
     else:
-        ending = f"none of {offered} guesses was likely enough"
+        ending = ("the only guess was not" if offered == 1 else f"none of {offered} guesses was") + " likely enough"
     return replace(step, next=token, ending=ending)
 
 
