@@ -1,6 +1,7 @@
 """What the documents show is what happens: examples are run, commands are parsed, those that need no model are run on a made run.
 
-Commands that need a model are examples of the help too, and run in `test_examples`; the Python of the README runs in `test_real`.
+Commands that need a model run in `test_examples`, the Python of the README in `test_real`, what pages tell to change in
+`test_adding`. Pasted outputs are looked at in `test_pasted` and `test_results`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from made_runs import whole
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TODAYS = [page for page in PAGES if page.name != "log.md"]  # the log says what was run at its dates
 EXAMPLES = [page for page in PAGES if ">>> " in page.read_text("utf-8")]
 WITHOUT_MODEL = ("show", "report", "compare", "export", "env")
 OTHERS_OPTIONS = {"--no-deps", "--nproc-per-node", "--tiny", "--python", "--spec"}  # of pip, torchrun, a benchmark, .ci and pipx
@@ -29,6 +31,13 @@ def shown_commands() -> list[tuple[str, str]]:
     return [(page.name, found[1]) for page, text in joined for found in COMMAND.finditer(text)]
 
 
+def scripted_commands() -> list[tuple[str, str]]:
+    """Commands of the scripts behind the results, without what their arrays hold."""
+    texts = {path.name: path.read_text().replace("\\\n", " ") for path in (ROOT / "benchmarks").glob("*.sh")}
+    lines = [(name, line) for name, text in texts.items() for line in re.findall(r"^ *(entmtp [^|\n]+)", text, re.MULTILINE)]
+    return [(name, re.sub(r'"\$\{\w+\[@\]\}"', "", line)) for name, line in lines]
+
+
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
 def test_examples_of_the_documents_run(page: Path) -> None:
     result = doctest.testfile(str(page), module_relative=False, encoding="utf-8", optionflags=doctest.NORMALIZE_WHITESPACE)
@@ -36,7 +45,7 @@ def test_examples_of_the_documents_run(page: Path) -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize(("page", "line"), shown_commands())
+@pytest.mark.parametrize(("page", "line"), shown_commands() + scripted_commands())
 def test_commands_of_the_documents_parse(page: str, line: str) -> None:
     group = typer.main.get_command(app)
     name, *words = shlex.split(line)[1:]
@@ -88,3 +97,11 @@ def test_the_page_on_structure_lists_every_module_and_no_other(folder: str) -> N
     if folder == "commands":  # the others are named for their commands
         there = {name for name in there if name.startswith("_")}
     assert sorted(listed) == sorted(there)
+
+
+@pytest.mark.parametrize("page", [*TODAYS, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=lambda page: page.name)
+def test_benchmarks_take_the_options_that_are_shown(page: Path) -> None:
+    for name, rest in re.findall(r"python (benchmarks/\w+\.py)([^`\n]*)", page.read_text("utf-8")):
+        script = (ROOT / name).read_text("utf-8")
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest):
+            assert f'"{option}"' in script, (name, option)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -160,6 +161,18 @@ def test_the_examples_of_a_whole_run_do_what_they_say(world: Path) -> None:
     assert "nothing to do" in again.stderr
     assert "differs" not in cli("run", "--check", "outputs/beside").stdout
     assert load_bank("outputs/mine/bank.json").target["name"] == "my-model"
+
+
+def test_the_three_commands_of_the_readme_calibrate_a_model_of_ones_own(world: Path) -> None:
+    section = (Path(__file__).parent.parent / "README.md").read_text("utf-8").split("## Your own model")[1].split("##")[0]
+    small = {"path/or/hub-name": "my-model", "sharegpt:4000": "my-prompts.jsonl", "10m": "5s"}
+    lines = re.findall(r"^    (entmtp .*)", section, re.MULTILINE)
+    assert [line.split()[1] for line in lines] == ["train-heads", "run", "decode"]
+    Path("my-heads").unlink()
+    Path("entmtp.toml").write_text(SETTINGS + "[train-heads]\nheads = 3\nlayers = 1\nsteps = 4\nbatch = 256\n")
+    for line in lines:
+        result = cli(*(small.get(word, word) for word in shlex.split(line)[1:]))
+        assert result.exit_code == 0, (line, result.output)
 
 
 def test_everything_is_tried_or_said_to_need_more() -> None:
