@@ -9,5 +9,6 @@ for task in humaneval gsm8k sharegpt; do
   out=outputs/results/$task
   entmtp run --task "$task" "${data[@]}" --out "$out" --search-prompts 60 --fit-prompts 40 --test-prompts 40 --max-new-tokens 80 \
     --trees 5 --recalibrate-prompts 20 --time-prompts 20 --rounds 1 | tee "$out.txt"
+  entmtp fit-thresholds "$out" --study | tee "$out-fit.txt"
   entmtp bench "$out/bank.json" "${data[@]}" --prompts 40 --rounds 1 --max-new-tokens 64 --also smollm2-medusa --out "$out" | tee "$out-bench.txt"
 done

@@ -7,6 +7,7 @@ Commands that need a model run in `test_examples`, the Python of the README in `
 from __future__ import annotations
 
 import doctest
+import json
 import re
 import shlex
 from pathlib import Path
@@ -17,13 +18,22 @@ from conftest import cli
 from entmtp_calib.commands import app
 from made_runs import whole
 
+from entmtp_calib.rundir import STAGES
+
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+OTHERS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "data/README.md", "outputs/README.md")
+PAGES = [*(ROOT / name for name in OTHERS), *DOCS]
+BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 TODAYS = [page for page in PAGES if page.name != "log.md"]  # the log says what was run at its dates
 EXAMPLES = [page for page in PAGES if ">>> " in page.read_text("utf-8")]
 WITHOUT_MODEL = ("show", "report", "compare", "export", "env")
 OTHERS_OPTIONS = {"--no-deps", "--nproc-per-node", "--tiny", "--python", "--spec"}  # of pip, torchrun, a benchmark, .ci and pipx
 COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(entmtp [^|>…]+?)(?:\s{2,}#.*)?$", re.MULTILINE)
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def shown_commands() -> list[tuple[str, str]]:
@@ -38,7 +48,7 @@ def scripted_commands() -> list[tuple[str, str]]:
     return [(name, re.sub(r'"\$\{\w+\[@\]\}"', "", line)) for name, line in lines]
 
 
-@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", EXAMPLES, ids=named)
 def test_examples_of_the_documents_run(page: Path) -> None:
     result = doctest.testfile(str(page), module_relative=False, encoding="utf-8", optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0
@@ -53,10 +63,10 @@ def test_commands_of_the_documents_parse(page: str, line: str) -> None:
     command.make_context(name, [word for word in words if word != "&"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_files_that_documents_name_exist(page: Path) -> None:
     text = page.read_text("utf-8")
-    for name in re.findall(r"`((?:docs|tests|benchmarks|commands|entmtp_calib)/[\w./+-]+\.\w+)`", text):
+    for name in re.findall(r"`((?:docs|tests|benchmarks|commands|entmtp_calib|\.ci|\.github)/[\w./+-]+\.\w+)`", text):
         assert (ROOT / name).exists(), name
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
@@ -73,7 +83,7 @@ def test_commands_of_the_documents_that_need_no_model_run(line: str, tmp_path: P
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_options_and_targets_that_documents_name_exist(page: Path) -> None:
     group = typer.main.get_command(app)
     commands = [group, *group.commands.values()]  # type: ignore[attr-defined]
@@ -99,9 +109,24 @@ def test_the_page_on_structure_lists_every_module_and_no_other(folder: str) -> N
     assert sorted(listed) == sorted(there)
 
 
-@pytest.mark.parametrize("page", [*TODAYS, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*TODAYS, *BENCHMARKS], ids=named)
 def test_benchmarks_take_the_options_that_are_shown(page: Path) -> None:
     for name, rest in re.findall(r"python (benchmarks/\w+\.py)([^`\n]*)", page.read_text("utf-8")):
         script = (ROOT / name).read_text("utf-8")
         for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest):
             assert f'"{option}"' in script, (name, option)
+
+
+def test_the_readme_names_every_page() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert [page.name for page in DOCS if f"`docs/{page.name}`" not in readme] == []
+
+
+def test_the_page_on_formats_names_every_file_of_a_run_and_every_field_of_a_bank() -> None:
+    page = (ROOT / "docs" / "formats.md").read_text("utf-8")
+    for name in {name for names in STAGES.values() for name in names}:
+        assert f"`{name}" in page, name
+    for path in (ROOT / "docs" / "results").glob("*-bank.json"):
+        bank = json.loads(path.read_text("utf-8"))
+        fields = {*bank, *bank["trees"][0], *(name for policy in bank["policies"].values() for name in policy)}
+        assert [name for name in fields - {"format", "version"} if not re.search(rf"\b{name}\b", page)] == []
