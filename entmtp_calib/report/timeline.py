@@ -59,10 +59,10 @@ def timeline(material: Material, tokenizer: Any = None, prompt: str | None = Non
 
 
 def _shown(replays: Replays) -> list[str]:
-    """The recommended policy if it can be replayed, else static; behind it static or one that switches."""
+    """The recommended policy if it can be replayed, else static; behind it static or one that switches between trees."""
     bank = replays.bank
     main = bank.recommended if replays.can(bank.policy()) else "static"
-    others = ["static", *policies_that_switch(bank)]
+    others = ["static", *(name for name in policies_that_switch(bank) if not isinstance(bank.policies[name], Dynamic))]
     return [main, *[name for name in others if name != main and replays.can(bank.policies[name])][:1]]
 
 
