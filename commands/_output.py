@@ -43,11 +43,12 @@ _SPELLED = {"–": "-", "×": "x", "…": "...", "→": "->", "≥": ">=", "└"
 
 
 class Column(NamedTuple):
-    """A column of a table: key in the rows, heading, and how to print a value."""
+    """A column of a table: key in the rows, heading, how to print a value, and whether a narrow terminal does without it."""
 
     key: str
     heading: str
     form: str = ""
+    minor: bool = False
 
 
 class Table(NamedTuple):
@@ -227,11 +228,17 @@ def _stderr() -> Console:
 
 
 def _show(table: Table) -> None:
-    """The table, or where it is wider than the terminal, its rows one below the other."""
-    console, view = _stdout(), _render(table)
-    if console.measure(view, options=console.options.update(max_width=10_000)).minimum <= console.width:
-        console.print(view)
-        return
+    """The table; where it is wider than the terminal, without its minor columns, or its rows one below the other."""
+    console = _stdout()
+    major = [column for column in table.columns if not column.minor]
+    for columns in (table.columns, major):
+        view = _render(table._replace(columns=columns))
+        if console.measure(view, options=console.options.update(max_width=10_000)).minimum <= console.width:
+            console.print(view)
+            if len(columns) < len(table.columns):
+                left_out = "; ".join(column.heading for column in table.columns if column.minor)
+                console.print(f"(not shown, the terminal is narrow: {left_out})", style="dim", markup=False)
+            return
     console.print(table.title, style="bold", markup=False)
     for row in table.rows:
         lines = (f"{column.heading}: {_cell(row.get(column.key), column.form)}" for column in table.columns)

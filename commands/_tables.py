@@ -67,8 +67,9 @@ def recalibration_table(recalibrated: Sequence[Any]) -> Table:
     ]  # fmt: skip
     columns = (Column("tree", "tree"), Column("nodes", "nodes"), Column("searched", "search, biased", ".3f"),
                Column("same_prompts", "own steps, search prompts", ".3f"), Column("bias", "bias", "+.1%"),
-               Column("mean_accept", "own rollout, new prompts", ".3f"), Column("prompt_mean", "mean of prompts", ".3f"),
-               Column("steps", "steps"), Column("near_ties", "near ties"), Column("looped", "in loops", ".0%"))  # fmt: skip
+               Column("mean_accept", "own rollout, new prompts", ".3f"), Column("prompt_mean", "mean of prompts", ".3f", True),
+               Column("steps", "steps", "", True), Column("near_ties", "near ties"),
+               Column("looped", "in loops", ".0%", True))  # fmt: skip
     return Table("recalibration", "Recalibration: mean accepted drafts per step, root excluded", columns, rows)
 
 
@@ -120,10 +121,10 @@ def policy_table(bank: Any) -> Table:
                      "headroom": row.get("headroom"), "random_tokens_per_s": row.get("random_tokens_per_s"),
                      "switches": row.get("switches_per_100_steps")})  # fmt: skip
     rows += _bounds(bank) if recorded else []
-    columns = (Column("policy", "policy"), Column("rule", "rule"), Column("fit_tokens_per_s", "tokens/s, fit", ".1f"),
+    columns = (Column("policy", "policy"), Column("rule", "rule"), Column("fit_tokens_per_s", "tokens/s, fit", ".1f", True),
                Column("cross_validated", "× static, held out", ".3f"), Column("test_tokens_per_s", "tokens/s, test", ".1f"),
-               Column("gain", "× static", ".3f"), Column("interval", "95 % interval"), Column("headroom", "headroom", ".0%"),
-               Column("switches", "switches/100", ".1f"))  # fmt: skip
+               Column("gain", "× static", ".3f"), Column("interval", "95 % interval"),
+               Column("headroom", "headroom", ".0%", True), Column("switches", "switches/100", ".1f", True))  # fmt: skip
     how = "by replay" if bank.acceptance["rule"] == "exact" else "by rollouts, not lossless,"
     return _of_bank(Table("policies", f"Policies on {bank.signal}, {how} with measured step costs", columns, rows), bank)
 

@@ -167,10 +167,11 @@ def timing_table(timed: Sequence[Any], predicted: Mapping[str, Any]) -> Table:
         predicted: what the cost model says, by label.
     """
     rows = [_timing_row(arm, predicted.get(arm.label)) for arm in timed]
-    columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("rounds", "rounds"),
+    columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("rounds", "rounds", "", True),
                Column("tokens_per_step", "tokens/step", ".2f"), Column("ms_per_step", "ms/step", ".1f"),
-               Column("draft_ms", "of it drafting", ".1f"), Column("tokens_per_s", "tokens/s", ".1f"),
-               Column("decode_tokens_per_s", "without prefill", ".1f"), Column("predicted_tokens_per_s", "predicted", ".1f"),
+               Column("draft_ms", "of it drafting", ".1f", True), Column("tokens_per_s", "tokens/s", ".1f"),
+               Column("decode_tokens_per_s", "without prefill", ".1f", True),
+               Column("predicted_tokens_per_s", "predicted", ".1f", True),
                Column("speedup", "× ar", ".2f"), Column("interval", "95 % interval"), Column("cv", "cv", ".1%"))  # fmt: skip
     return Table("timings", "Timing: end to end, prefill included, interleaved", columns, rows)
 

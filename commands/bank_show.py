@@ -10,11 +10,12 @@ import typer
 from . import _completion as known
 from . import _options as opt
 from ._output import Column, Output, Table
-from ._tables import bank_table, frontier_table, marked, policy_table
+from ._tables import bank_table, describe, frontier_table, marked, policy_table
 
 if TYPE_CHECKING:
     from entmtp_calib.bank import TopologyBank
     from entmtp_calib.rundir import RunDir
+    from entmtp_calib.topology import Topology
 
 
 def show(
@@ -22,7 +23,8 @@ def show(
     tree: Annotated[
         str | None,
         typer.Option(
-            help="Draw this tree only, with the share of steps at which each node is accepted if the run is there.",
+            help="Draw this tree, or what this dynamic policy drafts, with the share of steps at which each node is accepted if "
+            "the run is there.",
             show_default="all trees of a bank, none of a run",
             autocompletion=known.trees,
         ),
@@ -59,35 +61,50 @@ def show(
 
 
 def _draw_trees(screen: Output, bank: TopologyBank, wanted: str | None, bank_path: Path) -> None:
-    """Draw the tree of that label, or all."""
+    """Draw the tree of that label, or all; what a dynamic policy drafts goes by the policy's name."""
     from entmtp_calib.errors import UsageError
     from entmtp_calib.topology import draw
 
-    chosen = [item for item in bank.trees if wanted in (None, item.label)]
-    if not chosen:
-        raise UsageError(f"the bank has no tree {wanted!r}.", f"It has: {', '.join(item.label for item in bank.trees)}.")
-    rows = _acceptance(chosen[0].topology, bank_path.parent) if wanted is not None else []
-    beside = {tuple(map(int, row["node"].split("."))): f"{row['accepted']:.1%}" for row in rows}
+    trees = _trees(bank)
+    if wanted is not None and wanted not in trees:
+        raise UsageError(f"the bank has no tree {wanted!r}.", f"It has: {', '.join(trees)}.")
+    rows = _acceptance(bank, wanted, bank_path.parent) if wanted is not None else []
+    beside = {tuple(map(int, row["node"].split("."))): _shares(row) for row in rows}
     if rows:
         screen.keep(accepted=rows)
-    for item in chosen:
-        screen.text(
-            f"\n{item.label}: {item.topology}" + (f"; accepted at that share of {rows[0]['steps']} steps" if rows else "")
-        )
-        screen.text("\n".join(draw(item.topology, beside)))
+    for label in trees if wanted is None else [wanted]:
+        tree, policy = trees[label], bank.policies.get(label)
+        about = f"{tree}; {describe(policy, bank)}" if policy is not None and policy.kind == "dynamic" else str(tree)
+        screen.text(f"\n{label}: {about}" + (f"; accepted at that share of {rows[0]['steps']} steps" if rows else ""))
+        screen.text("\n".join(draw(tree, beside)))
 
 
-def _acceptance(topology: Any, folder: Path) -> list[dict[str, Any]]:
+def _trees(bank: TopologyBank) -> dict[str, Topology]:
+    """The bank's trees by label, and behind them what its dynamic policies draft by the policy's name."""
+    from entmtp_calib.policy import Dynamic
+
+    drafted = {name: policy.drafted for name, policy in bank.policies.items() if isinstance(policy, Dynamic)}
+    return {item.label: item.topology for item in bank.trees} | drafted
+
+
+def _shares(row: dict[str, Any]) -> str:
+    return f"{row['accepted']:.1%}" + (f" (verified {row['verified']:.1%})" if "verified" in row else "")
+
+
+def _acceptance(bank: TopologyBank, label: str, folder: Path) -> list[dict[str, Any]]:
     """How often each node is accepted, by replay of the traces of the run that the bank lies in; empty where there are none."""
-    if not topology.nodes or not (folder / "run.json").exists():
+    if not (folder / "run.json").exists():
         return []
+    from entmtp_calib.policy import Dynamic
     from entmtp_calib.report.material import read_material
-    from entmtp_calib.report.trees import node_acceptance
+    from entmtp_calib.report.trees import drafted_acceptance, node_acceptance
 
-    material = read_material(folder)
-    if not material.replayable or not material.unseen:
+    material, policy, tree = read_material(folder), bank.policies.get(label), _trees(bank)[label]
+    if not tree.nodes or not material.replayable or not material.unseen:
         return []
-    return node_acceptance(topology, material.traces[material.unseen])
+    if isinstance(policy, Dynamic):
+        return drafted_acceptance(material, bank, policy)
+    return node_acceptance(tree, material.traces[material.unseen])
 
 
 def _show_run(screen: Output, run: RunDir) -> None:

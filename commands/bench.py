@@ -106,11 +106,11 @@ def _timed(
 
 def bench_table(title: str, rows: Rows) -> Table:
     """Arms with their figures."""
-    columns = (Column("arm", "arm"), Column("nodes", "nodes"), Column("tokens_per_s", "tokens/s", ".1f"),
-               Column("tokens_per_step", "tokens/step", ".2f"), Column("speedup", "× ar", ".2f"),
+    columns = (Column("arm", "arm"), Column("nodes", "nodes", "", True), Column("tokens_per_s", "tokens/s", ".1f"),
+               Column("tokens_per_step", "tokens/step", ".2f", True), Column("speedup", "× ar", ".2f"),
                Column("interval", "95 % interval"), Column("over_static", "× static", ".3f"),
-               Column("over_static_interval", "95 % interval"), Column("cv", "cv", ".1%"),
-               Column("same_text", "text of ar", ".0%"), Column("logp", "log p/token", ".3f"))  # fmt: skip
+               Column("over_static_interval", "95 % interval"), Column("cv", "cv", ".1%", True),
+               Column("same_text", "text of ar", ".0%"), Column("logp", "log p/token", ".3f", True))  # fmt: skip
     return Table("bench", title, columns, rows)
 
 

@@ -72,7 +72,7 @@ class Topology:
         return [list(node) for node in self.nodes]
 
     def __str__(self) -> str:
-        return f"{self.size} nodes, depth {self.depth}" if self.nodes else "autoregressive"
+        return f"{self.size} node{'s' * (self.size > 1)}, depth {self.depth}" if self.nodes else "autoregressive"
 
 
 def tie_break(node: Node) -> tuple[int, int, Node]:

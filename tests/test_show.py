@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from conftest import cli
-from made_runs import add_search, begin, traces, whole
+from made_runs import add_dynamic, add_search, begin, traces, whole
 
+from entmtp_calib.bank import load_bank
 from entmtp_calib.evidence import mean_accept
 from entmtp_calib.topology import Topology, draw
 
@@ -40,6 +41,19 @@ def test_one_tree_has_the_shares_that_its_run_gives(run: Path, tmp_path: Path) -
     assert "└─ 0\n" in cli("show", tmp_path / "bank.json", "--tree", "chain").stdout
 
 
+def test_what_a_dynamic_policy_drafts_is_drawn_under_its_name(tmp_path: Path) -> None:
+    made = whole(tmp_path / "run")
+    add_dynamic(made, 3)
+    size = load_bank(made.file("bank.json")).policies["dynamic"].drafted.size  # type: ignore[attr-defined]
+    assert f"dynamic: {size} nodes, depth 3; best 3 of {size} drafted\nroot\n" in cli("show", made.path / "bank.json").stdout
+    shown = cli("show", made.path, "--tree", "dynamic", "--json")
+    rows = json.loads(shown.stdout)["accepted"]
+    assert sum(row["verified"] for row in rows) == pytest.approx(3)
+    line = f"{rows[0]['accepted']:.1%} (verified {rows[0]['verified']:.1%})"
+    assert line in cli("show", made.path, "--tree", "dynamic").stdout
+    assert "dynamic" in cli("show", made.path, "--tree", "nothing").stderr
+
+
 def test_a_run_without_a_bank_has_no_tree_to_draw(tmp_path: Path) -> None:
     made = begin(tmp_path / "run")
     add_search(made)
@@ -47,6 +61,19 @@ def test_a_run_without_a_bank_has_no_tree_to_draw(tmp_path: Path) -> None:
     result = cli("show", made.path, "--tree", "chain")
     assert result.exit_code == 3
     assert "fit-thresholds" in result.stderr
+
+
+def test_a_narrow_terminal_has_the_policies_without_minor_columns_and_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {}
+    for columns in ("60", "80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown[columns] = cli("show", run / "bank.json").stdout
+    assert "switches/100: 5.0" in shown["60"]
+    assert "(not shown, the terminal is narrow: tokens/s, fit; headroom; switches/100)" in shown["80"].replace("\n", " ")
+    assert "policy: " not in shown["80"]
+    assert max(map(len, shown["80"].splitlines())) <= 80
+    assert any("headroom  switches/100" in line for line in shown["200"].splitlines())
+    assert "not shown" not in shown["200"]
 
 
 def test_a_terminal_without_unicode_gets_other_signs(run: Path) -> None:

@@ -74,19 +74,27 @@ def _notes(part: str, drafted: bool, left_out: int) -> tuple[str, ...]:
 
 def _drafted_rows(material: Material, bank: TopologyBank) -> list[dict[str, Any]]:
     """Rows of what each dynamic policy drafts, as far as it can be replayed."""
-    dynamic = {name: policy for name, policy in bank.policies.items() if isinstance(policy, Dynamic)}
-    replays = Replays(bank, material.traces[material.unseen], read_drafts(material, material.unseen) if dynamic else None)
     rows: list[dict[str, Any]] = []
-    for name, policy in dynamic.items():
-        if replays.can(policy):
-            run = replays.run(policy)
-            parts = [of_text(run, text) for text in range(len(replays.traces))]
-            own = node_acceptance(policy.drafted, replays.traces, [(part.positions, part.accepted) for part in parts])
-            sizes = " or ".join(map(str, policy.sizes))
+    for name, policy in bank.policies.items():
+        if isinstance(policy, Dynamic):
+            sizes = " or ".join(map(str, dict.fromkeys(policy.sizes)))
             label = f"{name}, {sizes} of {policy.drafted.size} drafted"
-            shares = replays.verified_shares(policy, run)
-            rows += [{"tree": label} | row | {"verified": share} for row, share in zip(own, shares, strict=True)]
+            rows += [{"tree": label} | row for row in drafted_acceptance(material, bank, policy)]
     return rows
+
+
+def drafted_acceptance(material: Material, bank: TopologyBank, policy: Dynamic) -> list[dict[str, Any]]:
+    """How often each node that a dynamic policy drafts is accepted, as `node_acceptance` has it, and verified (share of steps).
+
+    Empty where the run does not hold the path values of its unseen texts.
+    """
+    replays = Replays(bank, material.traces[material.unseen], read_drafts(material, material.unseen))
+    if not replays.can(policy):
+        return []
+    run = replays.run(policy)
+    parts = [of_text(run, text) for text in range(len(replays.traces))]
+    rows = node_acceptance(policy.drafted, replays.traces, [(part.positions, part.accepted) for part in parts])
+    return [row | {"verified": share} for row, share in zip(rows, replays.verified_shares(policy, run), strict=True)]
 
 
 def node_acceptance(topology: Topology, traces: Sequence[Trace], steps: Sequence[Steps] | None = None) -> list[dict[str, Any]]:
