@@ -199,7 +199,8 @@ def costs(figure: Figure) -> Canvas:
     axes.errorbar(_column(rows, "rows"), _column(rows, "measured_ms"), yerr=_bars(rows, "measured_ms"), fmt="o", color=SERIES[3],
                   markerfacecolor=PAPER, markersize=7, capsize=2, elinewidth=0.8, label="measured")  # fmt: skip
     axes.plot(_column(rows, "rows"), _column(rows, "model_ms"), "x", color=SERIES[1], label="model", zorder=3)
-    axes.plot(_column(rows, "rows"), _column(rows, "draft_ms"), "^", color=SERIES[0], label="drafting alone, measured")
+    axes.plot(_column(rows, "rows"), _column(rows, "draft_ms"), "^", color=SERIES[0], label="drafting alone, measured",
+              clip_on=False)  # fmt: skip
     axes.set_ylim(bottom=0)
     axes.set_xlabel("rows of the forward pass (nodes and root)")
     axes.set_ylabel("milliseconds per step")

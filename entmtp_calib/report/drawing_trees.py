@@ -24,14 +24,16 @@ def draw_trees(figure: Figure) -> Canvas:
     whole = [[row for row in figure.rows if row["tree"] == label] for label in labels]
     parts = [best_nodes(rows, _MOST_NODES) for rows in whole]
     places = [leaf_lines(rows) for rows in parts]
-    heights = [max(place.values()) + 2.4 for place in places]
+    heights = [
+        max(place.values()) + (2.4 if rows == every else 3.4) for place, rows, every in zip(places, parts, whole, strict=True)
+    ]
     deepest = max(row["depth"] for row in figure.rows)
     canvas = Canvas(figsize=(max(WIDTH, _LEVEL * (deepest + 1)), _LINE * sum(heights) + 0.2))
     grid = canvas.subplots(len(parts), 1, squeeze=False, height_ratios=heights).ravel()
     for axes, label, rows, place, every in zip(grid, labels, parts, places, whole, strict=True):
         _tree(axes, rows, place)
-        some = f"; {len(rows)} of its {len(every)} nodes, those accepted most" if len(rows) < len(every) else ""
-        axes.set_title(f"{short(label)}, {rows[0]['steps']} steps{some}", loc="left")
+        some = "" if rows == every else f"\n{len(rows)} of its {len(every)} nodes, those accepted most"
+        axes.set_title(f"{short(label, 32)}, {rows[0]['steps']} steps{some}", loc="left")
         axes.set_xlim(-0.35, deepest + 0.45)
         axes.set_ylim(max(place.values()) + 0.7, -0.7)
         axes.set_axis_off()

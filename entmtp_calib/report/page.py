@@ -37,7 +37,7 @@ border: 1px solid #d9d9d9; padding: .5rem; line-height: 1.7; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; } td, th { padding: .15rem .6rem .15rem 0; text-align: left;
 vertical-align: top; border-bottom: 1px solid #e5e5e5; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .about th { white-space: nowrap; } .about td { overflow-wrap: anywhere; }
-@media screen and (min-width: 62rem) { body { max-width: 60rem; } figcaption, .answer, body > p { max-width: 46rem; }
+@media screen and (min-width: 62rem) { body { max-width: 60rem; } figcaption, .answer, main > p { max-width: 46rem; }
 .beside { display: grid; grid-template-columns: 30rem 1fr; column-gap: 1.5rem; align-items: start; } }
 @media print { @page { margin: 1.5cm; } body { max-width: none; padding: 0; font-size: 9.5pt; } nav, summary { display: none; }
 section { margin: 1.2rem 0; } section, .beside, tr { break-inside: avoid; } h2, .mark, figcaption { break-after: avoid; }
@@ -60,10 +60,10 @@ def page(material: Material, found: Sequence[Figure | Missing], pictures: Mappin
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         # nothing may be fetched or run, whatever the files held
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>",
         f"<h1>{escape(title)}</h1>", _answer(material), _trust(material.counts), _contents(shown),
         *(_figure(item, pictures[item.name], material.counts) for item in shown),
-        _missing(missing, material.gaps), _provenance(material), "</body></html>",
+        _missing(missing, material.gaps), _provenance(material), "</main></body></html>",
     ]  # fmt: skip
     return "\n".join(part for part in parts if part) + "\n"
 
@@ -141,7 +141,7 @@ def _table(figure: Figure) -> str:
     file = f"figures/{figure.name}.csv"
     if len(figure.rows) > _MOST_ROWS:
         return _paragraph(f"{len(figure.rows)} rows in {file}", "note")
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in figure.columns)
+    head = "".join(f'<th scope="col">{escape(name.replace("_", " "))}</th>' for name in figure.columns)
     body = "".join("<tr>" + "".join(_cell(row.get(name)) for name in figure.columns) + "</tr>" for row in figure.rows)
     return (
         f"<details><summary>The numbers, also in {escape(file)}</summary>"

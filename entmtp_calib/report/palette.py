@@ -9,7 +9,6 @@ SERIES = ("#e0a030", "#c8553d", "#7b2d72", "#14213d")
 MARKS, DASHES = ("o", "s", "^", "D"), ("-", "--", "-.", ":")
 DEPTHS = ("#ffffff", "#fbe3a3", "#eda94a", "#c8553d", "#7b2d72", "#14213d")
 """Background of a token by the depth of the draft that brought it: white for a root, darker with every level."""
-_LONGEST = 20  # signs of a label
 DARK_FROM = 3  # depths from here on need white letters
 
 
@@ -18,6 +17,6 @@ def depth_colours(depth: int) -> tuple[str, str]:
     return DEPTHS[min(depth, len(DEPTHS) - 1)], PAPER if depth >= DARK_FROM else INK
 
 
-def short(label: str) -> str:
+def short(label: str, most: int = 20) -> str:
     """A label that fits a figure; labels of imported trees may be of any length."""
-    return label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…"
+    return label if len(label) <= most else label[: most - 1] + "…"

@@ -33,10 +33,9 @@ SMALL_HEADROOM = 1.05  # of the oracle over static
 
 def signal(material: Material) -> Figure | Missing:
     """Accepted drafts of the bank's largest tree in bins of the signal, with the thresholds of its policies."""
-    missing = why_not(material, SIGNAL, TITLES[SIGNAL])
-    if missing or material.bank is None:
-        return missing or Missing(SIGNAL, TITLES[SIGNAL], "there is no bank")
-    bank, part = material.bank, material.unseen
+    bank, part = replayed_bank(material, SIGNAL, TITLES[SIGNAL]), material.unseen
+    if isinstance(bank, Missing):
+        return bank
     tree, read = max(bank.trees, key=lambda item: item.topology.size), str(bank.signal)
     if not tree.topology.size:
         return Missing(SIGNAL, TITLES[SIGNAL], "the bank holds plain decoding alone")
@@ -61,14 +60,14 @@ def signal(material: Material) -> Figure | Missing:
 
 def reliability(material: Material) -> Figure | Missing:
     """What the signal announces beside what then happens on the greedy chain."""
-    missing = why_not(material, RELIABILITY, TITLES[RELIABILITY])
-    if missing or material.bank is None:
-        return missing or Missing(RELIABILITY, TITLES[RELIABILITY], "there is no bank")
-    read, part, depth = str(material.bank.signal), material.unseen, material.bank.signal.depth
+    bank, part = replayed_bank(material, RELIABILITY, TITLES[RELIABILITY]), material.unseen
+    if isinstance(bank, Missing):
+        return bank
+    read, depth = str(bank.signal), bank.signal.depth
     if not read.startswith(("expected_chain_", "path_value_")):
         return Missing(RELIABILITY, TITLES[RELIABILITY], f"{read} is no forecast of what is accepted")
     length = read.startswith("expected_chain_")
-    run = _own_steps(chain(depth), material.traces[part], material.bank.signal)
+    run = _own_steps(chain(depth), material.traces[part], bank.signal)
     observed = (run.accepted if length else run.accepted >= depth).astype(float)
     rows = _binned(run, observed, "observed")
     unit = f"accepted drafts of a chain of {depth}" if length else f"share of chains of {depth} accepted whole"
@@ -151,8 +150,8 @@ def thresholds(policy: Policy) -> list[float]:
     return sorted({policy.off, policy.on}) if isinstance(policy, Hysteresis) and policy.low != policy.high else []
 
 
-def why_not(material: Material, name: str, title: str) -> Missing | None:
-    """Why a figure that replays the bank cannot be made, or None."""
+def replayed_bank(material: Material, name: str, title: str) -> TopologyBank | Missing:
+    """The bank of a run, for a figure that replays it, or why the figure cannot be made."""
     if material.bank is None:
         return Missing(name, title, "there is no bank", "entmtp fit-thresholds")
     if not material.replayable:
@@ -161,7 +160,7 @@ def why_not(material: Material, name: str, title: str) -> Missing | None:
         return Missing(name, title, "there is no whole set of traces", "entmtp search")
     if material.bank.signal.depth > material.traces[material.unseen][0].heads:
         return Missing(name, title, "the signal needs more heads than the traces have")
-    return None
+    return material.bank
 
 
 def _own_steps(tree: Topology, traces: Sequence[Trace], signal: Signal) -> Replay:

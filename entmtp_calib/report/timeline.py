@@ -16,7 +16,7 @@ from entmtp_calib.replay import Replay
 from entmtp_calib.report.figure import Figure, Missing
 from entmtp_calib.report.material import Material, read_drafts
 from entmtp_calib.report.replays import Replays, of_text
-from entmtp_calib.report.switching import policies_that_switch, why_not
+from entmtp_calib.report.switching import policies_that_switch, replayed_bank
 from entmtp_calib.text_stream import TextStream
 
 TIMELINE = "timeline"
@@ -35,10 +35,9 @@ def timeline(material: Material, tokenizer: Any = None, prompt: str | None = Non
         Rows are steps, `by_depth` how many nodes of every level are verified; `facts["pieces"]` is the text as
         `(text, depth, step)`, depth 0 for roots.
     """
-    missing = why_not(material, TIMELINE, TITLE)
-    if missing or material.bank is None:
-        return missing or Missing(TIMELINE, TITLE, "there is no bank")
-    bank, part = material.bank, material.unseen
+    bank, part = replayed_bank(material, TIMELINE, TITLE), material.unseen
+    if isinstance(bank, Missing):
+        return bank
     drafts = read_drafts(material, part) if any(isinstance(policy, Dynamic) for policy in bank.policies.values()) else None
     replays = Replays(bank, material.traces[part], drafts)
     shown = _shown(replays)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.evidence import NodeTable, Trace, accepted_depths, walk
 from entmtp_calib.policy import Dynamic
-from entmtp_calib.report.acceptance import NO_REPLAY
 from entmtp_calib.report.figure import Figure, Missing, ratio_interval, span
 from entmtp_calib.report.material import Material, read_drafts
 from entmtp_calib.report.replays import Replays, of_text
+from entmtp_calib.report.switching import replayed_bank
 from entmtp_calib.topology import Topology
 
 TREES = "trees"
@@ -30,26 +30,19 @@ Steps = tuple[NDArray[Any], NDArray[Any]]
 
 def trees(material: Material) -> Figure | Missing:
     """Every node of the bank's trees, and of the tree that its dynamic policy drafts, with the share of steps that accept it."""
-    reason = ""
-    if material.bank is None:
-        reason, hint = "there is no bank", "entmtp fit-thresholds"
-    elif not material.replayable:
-        reason, hint = NO_REPLAY, ""
-    elif not material.unseen:
-        reason, hint = "there is no whole set of traces", "entmtp search"
-    if reason or material.bank is None:
-        return Missing(TREES, TITLE, reason, hint)
-    part = material.unseen
+    bank, part = replayed_bank(material, TREES, TITLE), material.unseen
+    if isinstance(bank, Missing):
+        return bank
     rows = [
         {"tree": tree.label} | row
-        for tree in material.bank.trees if tree.topology.nodes
+        for tree in bank.trees if tree.topology.nodes
         for row in node_acceptance(tree.topology, material.traces[part])
     ]  # fmt: skip
     sentence = _trees_sentence(rows) if rows else ""
-    drafted = _drafted_rows(material, material.bank)
+    drafted = _drafted_rows(material, bank)
     if not rows and not drafted:
         return Missing(TREES, TITLE, "the bank holds plain decoding alone", "")
-    drawn = _drawn(material.bank) + list(dict.fromkeys(row["tree"] for row in drafted))
+    drawn = _drawn(bank) + list(dict.fromkeys(row["tree"] for row in drafted))
     notes = _notes(part, bool(drafted), len({row["tree"] for row in rows + drafted}) - len(drawn))
     return Figure(TREES, TITLE, sentence, _COLUMNS, rows + drafted, (part,), {"drawn": drawn}, notes)
 
