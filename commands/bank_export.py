@@ -37,7 +37,7 @@ def export(
         ),
     ] = None,
     legacy: Annotated[
-        bool, typer.Option("--legacy", help="vLLM: the tree that its versions before May 2026 read.", show_default="off")
+        bool, typer.Option("--legacy", help="vLLM: the tree that its versions up to 0.20.2 read.", show_default="off")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="standard output")] = None,
     seed: opt.UnusedSeed = 0,

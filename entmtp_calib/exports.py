@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from entmtp_calib.errors import ArtefactError, UsageError, did_you_mean
 from entmtp_calib.topology import Node, Topology, chain
 
-MEDUSA_GUESSES = 10  # Medusa and ungrounded Hydra heads take a top-10 of every head, whatever the tree
-SEQUOIA_LEVEL = 128  # Sequoia captures draft graphs for 1 to 128 tokens
+MEDUSA_GUESSES = 10  # Medusa takes a top-10 of every head, whatever the tree, and ungrounded Hydra heads count on it
+TRTLLM_GUESSES, TRTLLM_LEVELS, TRTLLM_DEPTH = 16, 8, 16  # ranks packed in 4 bits each, in words of 32 bits, then of 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def export_tree(topology: Topology, engine: str, heads: str = "", legacy: bool =
     Args:
         engine: one of `ENGINES`.
         heads: layout of the heads that the tree was measured with, "" if not known; some engines run only some kinds.
-        legacy: for vLLM, the tree as its versions before May 2026 read it.
+        legacy: for vLLM, the tree as its versions up to 0.20.2 read it.
 
     Raises:
         UsageError: an unknown engine, or a tree without nodes. ArtefactError: a tree that the engine would run wrongly.
@@ -49,22 +49,31 @@ def export_tree(topology: Topology, engine: str, heads: str = "", legacy: bool =
 def export_ladder(topologies: Sequence[Topology]) -> Export:
     """SGLang's adaptive configuration for the trees of a switching policy: the depths of its chains.
 
+    The depths stand under "1", the smallest batch they are for, as versions from 0.5.13 read them, and again beside it without
+    plain decoding, as 0.5.11 and 0.5.12 do. Each ignores the other's.
+
     Raises:
-        UsageError: no tree has a node.
+        UsageError: no two trees differ in depth.
     """
-    steps = sorted({topology.depth for topology in topologies} - {0})
-    if not steps:
+    steps = sorted({topology.depth for topology in topologies})
+    if steps[-1] == 0:
         raise UsageError("the policy chooses plain decoding only; there is no tree to export.", "Choose a --tree.")
-    rule = {"candidate_steps": steps, "ema_alpha": 0.2, "warmup_batches": 10, "update_interval": 5, "down_hysteresis": -0.25,
-            "up_hysteresis": 0.0}  # fmt: skip
-    notes = (
-        "give the file with --speculative-adaptive --speculative-adaptive-config FILE --speculative-eagle-topk 1",
+    if len(steps) == 1:
+        raise UsageError(f"all trees of the policy are {steps[0]} deep, and SGLang switches between depths only.",
+                         "Choose --policy static, or a --tree.")  # fmt: skip
+    rule = {"1": {"candidate_steps": steps}, "candidate_steps": [depth for depth in steps if depth], "ema_alpha": 0.2,
+            "warmup_batches": 10, "update_interval": 5, "down_hysteresis": -0.25, "up_hysteresis": 0.0}  # fmt: skip
+    notes = [
+        "give the file with --speculative-algorithm EAGLE3 --speculative-adaptive --speculative-adaptive-config FILE "
+        "--speculative-eagle-topk 1",
         "SGLang switches between chains only: the depths of the bank's trees are kept, their branches are not",
         "it switches by its own average of accepted drafts; the bank's signal and thresholds are not used, and all values but "
         "candidate_steps are SGLang's own",
         _EAGLE_ONLY,
-    )
-    return Export(json.dumps(rule) + "\n", notes)
+    ]
+    if steps[0] == 0:
+        notes.append("0 steps are plain decoding; SGLang can switch to it from version 0.5.14 on, and 0.5.13 refuses it")
+    return Export(json.dumps(rule) + "\n", tuple(notes))
 
 
 _ONE_TREE = "the engine runs this one tree; it cannot switch between trees"
@@ -78,7 +87,8 @@ def _list(topology: Topology) -> str:
 def _medusa(topology: Topology, heads: str) -> Export:
     _few_guesses(topology, "Medusa")
     notes = (f"give the list as medusa_choices: {topology.size} nodes, the root is not counted; the model needs at least "
-             f"{topology.depth} heads", _ONE_TREE)  # fmt: skip
+             f"{topology.depth} heads", "for the code of Medusa's repository; the older package medusa-llm 0.1 takes numbers of "
+             "guesses instead", _ONE_TREE)  # fmt: skip
     return Export(_list(topology) + "\n", (*notes, *_other_heads("Medusa", "medusa", heads)))
 
 
@@ -92,20 +102,23 @@ def _hydra(topology: Topology, heads: str) -> Export:
         )
     notes = [f"give the list as hydra_choices: {topology.size} nodes, the root is not counted; the model needs at least "
              f"{topology.depth} heads", _ONE_TREE]  # fmt: skip
-    if topology.max_rank >= MEDUSA_GUESSES:
-        notes.append(f"heads that are not grounded offer {MEDUSA_GUESSES} guesses only, and this tree asks for more")
+    if not heads.startswith("entmtp hydra") and not _fills_levels(topology):  # our own Hydra heads are grounded
+        notes.append(f"for grounded heads only: to others, Hydra's decoder deals the guesses rightly if each level but the last "
+                     f"goes to guess {MEDUSA_GUESSES - 1}, and this tree does not")  # fmt: skip
     return Export(_list(topology) + "\n", (*notes, *_other_heads("Hydra", "hydra", heads)))
 
 
 def _trtllm(topology: Topology, heads: str) -> Export:
+    _told_apart(topology)
+    printed = ", which --to medusa prints" if topology.max_rank < MEDUSA_GUESSES else ""
     text = "".join(f"- {json.dumps(node)}\n" for node in topology.to_lists())
     notes = (
-        "give the file to trtllm-bench … latency --medusa_choices FILE; examples/run.py and the LLM API take the list that "
-        "--to medusa prints",
+        "give the file to trtllm-bench … latency --medusa_choices FILE; examples/run.py and the LLM API take the same nodes as "
+        f"one list{printed}",
         f"MedusaDecodingConfig: max_draft_len is the number of nodes, {topology.size}; num_medusa_heads is at least "
         f"{topology.depth}; the TensorRT backend only",
         f"EagleDecodingConfig: max_draft_len is the depth, {topology.depth}; max_total_draft_tokens is the number of nodes, "
-        f"{topology.size}; TensorRT-LLM calls that tree under development",
+        f"{topology.size}; TensorRT-LLM calls such a tree deprecated and says that release 1.4 removes it",
         "a tree belongs to the engine's configuration: " + _ONE_TREE,
     )
     return Export(text, (*notes, *_other_heads("TensorRT-LLM", "medusa", heads)))
@@ -113,13 +126,13 @@ def _trtllm(topology: Topology, heads: str) -> Export:
 
 def _sglang(topology: Topology, heads: str) -> Export:
     depth, width = topology.depth, max(_children(topology).values())
-    wanted, most = topology.size + 1, depth * width + 1
+    wanted, most = topology.size + 1, 1 + width + (depth - 1) * width**2  # a beam of `width` nodes has `width` guesses each
     notes = [
         "a hint of the shape: SGLang has no fixed trees and grows one of its own at every step; the draft tokens count the root",
         _EAGLE_ONLY,
     ]
     if wanted > most:
-        notes.append(f"the tree has {wanted} tokens with its root; {depth} steps of {width} guesses allow {most}")
+        notes.append(f"the tree has {wanted} tokens with its root; {depth} steps with {width} guesses allow {most}")
     flags = (f"--speculative-algorithm EAGLE3 --speculative-num-steps {depth} --speculative-eagle-topk {width} "
              f"--speculative-num-draft-tokens {min(wanted, most)}")  # fmt: skip
     return Export(flags + "\n", tuple(notes))
@@ -132,6 +145,8 @@ def _vllm(topology: Topology, heads: str) -> Export:
     if topology != chain(topology.depth):
         left_out = topology.size - topology.depth
         notes.append(f"vLLM verifies chains only: the first guesses are kept, {left_out} of {topology.size} nodes are not")
+    if "method" in config:
+        notes.append("vLLM up to 0.32 only: from 0.33.0 on it has no method medusa")
     return Export(json.dumps(config) + "\n", (*notes, *_other_heads("vLLM", "medusa", heads)))
 
 
@@ -146,20 +161,18 @@ def _vllm_legacy(topology: Topology, heads: str) -> Export:
     tree = "[" + ", ".join(str(node) for node in topology.nodes) + "]"
     config = {"num_speculative_tokens": topology.size, "speculative_token_tree": tree}
     notes = (
-        "for vLLM before May 2026 only, with the attention backend TREE_ATTN; later versions have no speculative_token_tree",
+        "for vLLM up to 0.20.2, with the attention backend TREE_ATTN; from 0.21.0 on it refuses speculative_token_tree",
         "give it as --speculative-config, with method and model; num_speculative_tokens counts nodes here, not depth",
+        "EAGLE and small draft models draft such a tree; vLLM's Medusa heads draft one chain whatever the tree",
         "it is not known that a release of vLLM ever accepted a branch other than the first: measure before you rely on it",
     )
-    return Export(json.dumps(config) + "\n", (*notes, *_other_heads("vLLM", "medusa", heads)))
+    return Export(json.dumps(config) + "\n", (*notes, *_other_heads("vLLM's tree", "eagle", heads)))
 
 
 def _sequoia(topology: Topology, heads: str) -> Export:
-    widest = max(Counter(map(len, topology.nodes)).values())
-    if widest > SEQUOIA_LEVEL:
-        raise ArtefactError(f"a level of the tree has {widest} nodes, and Sequoia drafts {SEQUOIA_LEVEL} at a time at most.",
-                            "Choose another --tree.")  # fmt: skip
     notes = (
-        f"the grow map of tests/testbed.py, its size counts the root: {topology.size + 1}",
+        f"the grow map of tests/testbed.py and testbed_greedy.py, its size counts the root: {topology.size + 1}",
+        f"give an --M that holds the text and {topology.size} nodes beside it",
         "Sequoia drafts with a small model, not with heads: the tree says how many tokens are drawn under each node, and the "
         "measured acceptance does not carry over",
         _ONE_TREE,
@@ -186,6 +199,23 @@ def _few_guesses(topology: Topology, engine: str) -> None:
             "from 0: it would read another head's.",
             "Choose another --tree.",
         )
+
+
+def _fills_levels(topology: Topology) -> bool:
+    """Whether every level but the last goes to the tenth guess and no further."""
+    return all(max(node[-1] for node in topology.nodes if len(node) == depth) == MEDUSA_GUESSES - 1
+               for depth in range(1, topology.depth))  # fmt: skip
+
+
+def _told_apart(topology: Topology) -> None:
+    """Refuse nodes whose ranks TensorRT-LLM's runtime cannot pack: it takes some for others without a word."""
+    for node in topology.nodes:
+        if max(node) >= TRTLLM_GUESSES or len(node) > TRTLLM_DEPTH or any(node[:-TRTLLM_LEVELS]):
+            raise ArtefactError(
+                f"TensorRT-LLM packs the ranks of a node in 4 bits each, and {TRTLLM_LEVELS} levels in a word: it would refuse "
+                f"{list(node)} or take it for another node.",
+                "Choose another --tree.",
+            )
 
 
 def _children(topology: Topology) -> Counter[Node]:
