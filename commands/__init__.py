@@ -6,6 +6,7 @@ Importing it imports neither torch nor transformers; commands import what they n
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -14,7 +15,7 @@ import typer
 from entmtp_calib import __version__
 
 from ._examples import epilog
-from ._output import guarded, speak_plainly
+from ._output import attempt, guarded, speak_plainly
 from ._settings import Command, Defaults
 from .bank_compare import compare
 from .bank_export import export
@@ -87,6 +88,8 @@ def main() -> None:
     """Entry point of `entmtp` and of `python -m entmtp_calib`."""
     try:
         speak_plainly()
-        app(prog_name="entmtp")
+        attempt(app, prog_name="entmtp")  # commands have told of their own failures; help and version have not
+    except typer.Exit as left:
+        sys.exit(left.exit_code)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one interrupt is enough; another must not break the end of Python

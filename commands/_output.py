@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Annotated, Any, NamedTuple
 
@@ -82,12 +82,12 @@ class Output:
         """A line of conversation."""
         note(logging.INFO, text)
         if not self.silent:
-            _stderr().print(text, markup=False, highlight=False)
+            _tell(text)
 
     def warn(self, text: str) -> None:
         """A warning; it is shown even when quiet."""
         note(logging.WARNING, text)
-        _stderr().print(f"warning: {text}", style="yellow", markup=False, highlight=False)
+        _tell(f"warning: {text}", "yellow")
 
     def table(self, table: Table) -> None:
         """Show rows, or keep them for the document."""
@@ -208,10 +208,15 @@ def _explained(error: Exception) -> tuple[str, str, int]:
 
 def _say_error(message: str, hint: str) -> None:
     note(logging.ERROR, message)
-    console = _stderr()
-    console.print(f"error: {message}", style="bold red", markup=False, highlight=False)
+    _tell(f"error: {message}", "bold red")
     if hint:
-        console.print(f"hint: {hint}", markup=False, highlight=False)
+        _tell(f"hint: {hint}")
+
+
+def _tell(text: str, style: str | None = None) -> None:
+    """A line on stderr; if nobody can read it any more, the work goes on all the same."""
+    with suppress(OSError):
+        _stderr().print(text, style=style, markup=False, highlight=False)
 
 
 def _echo(text: str) -> None:
@@ -223,8 +228,14 @@ def _stdout() -> Console:
     return Console(file=sys.stdout, width=None if asked else 120, highlight=False)
 
 
+class _Stderr(Console):
+    def on_broken_pipe(self) -> None:
+        """Let `_tell` decide; rich would close stdout and end the program."""
+        raise  # rich calls this while it handles the error
+
+
 def _stderr() -> Console:
-    return Console(file=sys.stderr, soft_wrap=True)
+    return _Stderr(file=sys.stderr, soft_wrap=True)
 
 
 def _show(table: Table) -> None:

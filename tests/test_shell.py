@@ -50,8 +50,18 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
     assert found.stderr == ""
 
 
-def test_a_full_disk_is_a_sentence() -> None:
-    found = shell(f"{ENTMTP} show {BANK} > /dev/full")
+@pytest.mark.parametrize("stderr", ["/dev/full", ">(true)"])
+def test_what_nobody_can_be_told_costs_no_result(stderr: str) -> None:
+    words = f"{ENTMTP} export {BANK} --to medusa --tree 1"
+    found = shell(f"{words} 2> {stderr}")
+    assert found.returncode == 0
+    assert found.stdout == shell(words).stdout
+    assert shell(f"{ENTMTP} show nothing 2> {stderr}").returncode == 3
+
+
+@pytest.mark.parametrize("words", [f"show {BANK}", f"show {BANK} --json", "--help", "--version", "export --help"])
+def test_a_full_disk_is_a_sentence(words: str) -> None:
+    found = shell(f"{ENTMTP} {words} > /dev/full")
     assert found.returncode == 1
     assert "No space left" in found.stderr
     assert "hint" in found.stderr
