@@ -169,10 +169,22 @@ def test_the_three_commands_of_the_readme_calibrate_a_model_of_ones_own(world: P
     lines = re.findall(r"^    (entmtp .*)", section, re.MULTILINE)
     assert [line.split()[1] for line in lines] == ["train-heads", "run", "decode"]
     Path("my-heads").unlink()
-    Path("entmtp.toml").write_text(SETTINGS + "[train-heads]\nheads = 3\nlayers = 1\nsteps = 4\nbatch = 256\n")
+    small_run = SETTINGS.replace('signal = "path_value_2"', "")  # all signals are looked at, as they are by default
+    Path("entmtp.toml").write_text(small_run + "[train-heads]\nheads = 3\nlayers = 1\nsteps = 4\nbatch = 256\n")
     for line in lines:
         result = cli(*(small.get(word, word) for word in shlex.split(line)[1:]))
         assert result.exit_code == 0, (line, result.output)
+    _every_field_is_on_the_page_of_formats()
+
+
+def _every_field_is_on_the_page_of_formats() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "formats.md").read_text("utf-8")
+    run, frontier, study = (json.loads(Path("outputs/mine", f"{name}.json").read_text()) for name in ("run", "frontier", "study"))
+    documents = [run, run["inputs"], frontier, *frontier["growths"], study, *study["signals"]]
+    for name in ("recalibration", "timings"):
+        documents += map(json.loads, Path("outputs/mine", f"{name}.jsonl").read_text().splitlines())
+    fields = {name for document in documents for name in document} - {"format", "version"}
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
 
 
 def test_everything_is_tried_or_said_to_need_more() -> None:
