@@ -169,6 +169,13 @@ def test_a_speed_that_is_barely_measurable_shows_it(material: Material) -> None:
     assert "1.003 to 1.500), measurably faster" in sentence
 
 
+def test_one_timed_prompt_has_no_interval_and_measures_nothing(material: Material) -> None:
+    figure = made(throughput(replace(material, counts={**material.counts, "time": 1})))
+    assert all(row["low"] != row["low"] for row in figure.rows)
+    assert "not measurably faster" in figure.sentence
+    assert "interval" not in figure.sentence
+
+
 def test_a_cost_that_is_a_straight_line_is_met_by_the_model(material: Material) -> None:
     for row in made(cost_model(material)).rows:
         assert row["measured_ms"] == pytest.approx(1e3 * (BASE + ROW * (row["nodes"] + 1)))

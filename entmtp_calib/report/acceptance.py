@@ -12,7 +12,7 @@ import numpy as np
 
 from entmtp_calib.calibrate.search import Growth
 from entmtp_calib.evidence import Trace, accepted_depths, walk
-from entmtp_calib.report.figure import Figure, Missing, ratio_interval, span
+from entmtp_calib.report.figure import NONE, Figure, Missing, ratio_interval, span
 from entmtp_calib.report.material import Material
 from entmtp_calib.topology import Topology
 
@@ -82,8 +82,8 @@ def accept_interval(topology: Topology, traces: Sequence[Trace]) -> tuple[float,
 
 def _growth_points(growth: Growth, material: Material) -> list[dict[str, Any]]:
     """What the search counted at every size, and at some sizes what replay gives on the search prompts and on new ones."""
-    prompts, none = len(material.traces.get("search", ())), float("nan")
-    rows = [_point(growth, size, SEARCHED, (score, none, none), prompts) for size, score in enumerate(growth.scores, 1)]
+    prompts = len(material.traces.get("search", ()))
+    rows = [_point(growth, size, SEARCHED, (score, NONE, NONE), prompts) for size, score in enumerate(growth.scores, 1)]
     for kind, part in ((REPLAYED, "search"), (HELD_OUT, "fit")):
         traces = material.traces.get(part, ()) if material.replayable else ()
         for size in _sizes(growth.order.size) if traces else ():
@@ -123,7 +123,7 @@ def _frontier_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     assert searched is not None
     text = f"The search counts up to {searched['mean_accept']:.2f} accepted drafts per step, at {searched['nodes']} nodes"
     if replayed:
-        bias = searched["mean_accept"] / replayed["mean_accept"] - 1 if replayed["mean_accept"] else float("nan")
+        bias = searched["mean_accept"] / replayed["mean_accept"] - 1 if replayed["mean_accept"] else NONE
         text += f"; the best tree at its own steps accepts {replayed['mean_accept']:.2f}, so the count is off by {bias:+.1%}"
     if held_out:
         interval = span(held_out["low"], held_out["high"])

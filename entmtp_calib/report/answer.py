@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from entmtp_calib.bank import TopologyBank
 from entmtp_calib.policy import Dynamic, Static
-from entmtp_calib.report.figure import span
+from entmtp_calib.report.figure import NONE, span
 from entmtp_calib.report.material import Material
-
-_NONE = float("nan")
 
 
 def answer(material: Material) -> tuple[str, str, str]:
@@ -42,7 +40,7 @@ def _added(bank: TopologyBank) -> str:
     gain = bank.evaluation.get("policies", {}).get(bank.recommended, {}).get("gain") or {}
     if bank.policy() == bank.policies.get("static") or "ratio" not in gain:
         return ""
-    reach = span(gain.get("low", _NONE), gain.get("high", _NONE), ".3f")
+    reach = span(gain.get("low", NONE), gain.get("high", NONE), ".3f")
     how = "By replay" if bank.acceptance["rule"] == "exact" else "In rollouts"
     return f"{how} {bank.recommended} gives {gain['ratio']:.3f} times the best static tree{reach}."
 

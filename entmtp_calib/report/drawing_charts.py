@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from entmtp_calib.report.acceptance import HELD_OUT, RANKS, REPLAYED, ROLLOUT, SEARCHED
 from entmtp_calib.report.contest import ORACLE
-from entmtp_calib.report.figure import Figure, Row, is_none
+from entmtp_calib.report.figure import NONE, Figure, Row, is_none
 from entmtp_calib.report.palette import DASHES, FAINT, INK, MARKS, MUTED, PAPER, SERIES, WIDTH, short
 
 _ASIDE = 0.88  # of the nodes at which the published tree is drawn: beside a grown tree of its size, not over it
@@ -233,7 +233,7 @@ def bench(figure: Figure) -> Canvas:
                   edgecolor=MUTED, linestyle="-" if run else "--", xerr=_bars([row], "speedup") if run else None,
                   ecolor=INK, capsize=2)  # fmt: skip
     axes.axvline(1.0, color=INK, linestyle="--", linewidth=1)
-    _name_lines(axes, [short(row["arm"]) for row in rows], [f"{row['speedup']:.2f}" for row in rows])
+    _name_lines(axes, [short(row["arm"], 30).replace(", ", ",\n") for row in rows], [f"{row['speedup']:.2f}" for row in rows])
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("tokens/s, plain decoding is 1")
     canvas.suptitle(figure.title, x=0.02, ha="left", wrap=True, fontsize=9)
@@ -251,7 +251,7 @@ def _axes(height: float) -> tuple[Canvas, Axes]:
 
 
 def _column(rows: Iterable[Row], name: str) -> list[float]:
-    return [float("nan") if is_none(row.get(name)) else float(row[name]) for row in rows]
+    return [NONE if is_none(row.get(name)) else float(row[name]) for row in rows]
 
 
 def _bars(rows: Sequence[Row], value: str) -> list[list[float]]:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 Row = Mapping[str, Any]
+NONE = float("nan")
+"""No number."""
 _RESAMPLES = 1000
 
 
@@ -69,10 +71,10 @@ def ratio_interval(tops: Sequence[float], bottoms: Sequence[float], seed: int = 
     """
     top, bottom = np.asarray(tops, float), np.asarray(bottoms, float)
     if not bottom.sum():
-        return float("nan"), float("nan"), float("nan")
+        return NONE, NONE, NONE
     value = float(top.sum() / bottom.sum())
     if len(top) < 2:
-        return value, float("nan"), float("nan")
+        return value, NONE, NONE
     picks = np.random.default_rng(seed).integers(0, len(top), (_RESAMPLES, len(top)))
     below = bottom[picks].sum(1)
     ratios = top[picks].sum(1)[below > 0] / below[below > 0]

@@ -14,7 +14,7 @@ from entmtp_calib.calibrate.candidates import DEFAULT_LABEL
 from entmtp_calib.calibrate.cost_model import error_on_unseen, modelled
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN
 from entmtp_calib.errors import ArtefactError
-from entmtp_calib.report.figure import Figure, Missing, Row, ratio_interval, span
+from entmtp_calib.report.figure import NONE, Figure, Missing, Row, ratio_interval, span
 from entmtp_calib.report.material import Material
 
 THROUGHPUT, COSTS, SEARCH_TIME = "throughput", "cost-model", "search-time"
@@ -32,10 +32,10 @@ def throughput(material: Material) -> Figure | Missing:
         return Missing(THROUGHPUT, TITLES[THROUGHPUT], _why_untimed(material), "entmtp time")
     bank = {tree.label for tree in material.bank.trees} if material.bank else set()
     replayed = dict(material.bank.evaluation.get("arms_fit_tokens_per_s", {})) if material.bank and material.replayable else {}
-    base = replayed.get(AR)
+    base, one = replayed.get(AR), material.counts.get("time", 0) < 2  # of one prompt there is no interval over prompts
     rows = [
         {"arm": arm.label, "nodes": arm.topology.size, "depth": arm.topology.depth, "tokens_per_s": arm.tokens_per_s,
-         "times_plain": arm.speedup, "low": arm.speedup_low, "high": arm.speedup_high,
+         "times_plain": arm.speedup, "low": NONE if one else arm.speedup_low, "high": NONE if one else arm.speedup_high,
          "decode_tokens_per_s": arm.decode_tokens_per_s, "tokens_per_step": arm.tokens_per_step,
          "replayed_times_plain": replayed[arm.label] / base if base and arm.label in replayed else None,
          "in_bank": arm.label in bank}

@@ -16,7 +16,7 @@ from entmtp_calib.evidence import Trace
 from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Policy, Static
 from entmtp_calib.replay import Replay, Replayer
 from entmtp_calib.report.acceptance import NO_REPLAY
-from entmtp_calib.report.figure import Figure, Missing, ratio_interval, span
+from entmtp_calib.report.figure import NONE, Figure, Missing, ratio_interval, span
 from entmtp_calib.report.material import Material
 from entmtp_calib.signals import COMBINED, Signal
 from entmtp_calib.topology import Topology, chain
@@ -119,13 +119,12 @@ def gain(material: Material) -> Figure | Missing:
 
 def gain_rows(bank: TopologyBank) -> list[dict[str, Any]]:
     """Rows of the gain figure: policies, then ceiling and floors; what an older bank lacks is left out."""
-    recorded, none = bank.evaluation, float("nan")
-    rows = []
+    recorded, rows = bank.evaluation, []
     for name, row in recorded["policies"].items():
         own = row.get("gain") or {}
         if "ratio" in own:
-            rows.append({"arm": name, "kind": "policy", "times_static": own["ratio"], "low": own.get("low", none),
-                         "high": own.get("high", none), "tokens_per_s": row.get("test_tokens_per_s"),
+            rows.append({"arm": name, "kind": "policy", "times_static": own["ratio"], "low": own.get("low", NONE),
+                         "high": own.get("high", NONE), "tokens_per_s": row.get("test_tokens_per_s"),
                          "cross_validated": (row.get("cross_validated_gain") or {}).get("ratio"),
                          "share_of_headroom": row.get("headroom"),
                          "switches_per_100_steps": row.get("switches_per_100_steps")})  # fmt: skip
@@ -138,7 +137,7 @@ def gain_rows(bank: TopologyBank) -> list[dict[str, Any]]:
             continue
         floor = recorded["policies"].get(name, {}).get("random_tokens_per_s")
         others.append((f"{name} at random", "floor", floor))
-    rows += [{"arm": name, "kind": kind, "times_static": rate / base, "low": none, "high": none, "tokens_per_s": rate}
+    rows += [{"arm": name, "kind": kind, "times_static": rate / base, "low": NONE, "high": NONE, "tokens_per_s": rate}
              for name, kind, rate in others if base and rate]  # fmt: skip
     return rows
 
