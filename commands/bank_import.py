@@ -43,7 +43,7 @@ def import_(
     screen = Output(json, quiet)
     trees: list[Imported] = []
     for file in files:
-        found = import_text(_read(file), file.stem if str(file) != "-" else label or "imported")
+        found = import_text(_read(file), file.stem if str(file) != "-" else label or "imported", only=label or "")
         trees += found if label is None else [_chosen(found, label)]
     write_atomically(out, to_json(trees_to_json(trees)))
     for tree in trees:

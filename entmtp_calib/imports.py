@@ -6,6 +6,7 @@ Reads literals only and evaluates nothing. Knows nothing of what a tree was made
 from __future__ import annotations
 
 import ast
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from entmtp_calib.storage import read_json
 from entmtp_calib.topology import MAX_DEPTH, Node, Topology, from_lists
 
 FORMAT, VERSION = "entmtp-trees", 1
-MAX_CHARACTERS, MAX_NODES = 1_000_000, 4096
+MAX_CHARACTERS, MAX_NODES = 250_000, 4096  # a text of this length is parsed in seconds
+MAX_NESTING = 3
 MAX_LABEL = 60
 RESERVED = ("ar", "ar-again", "default-63")
 _LOOKS = "A node list looks like [[0], [0, 0], [1]], one child rank a level."
@@ -33,23 +35,30 @@ class Imported:
     added: tuple[Node, ...] = ()
 
 
-def import_text(text: str, label: str) -> list[Imported]:
+def import_text(text: str, label: str, only: str = "") -> list[Imported]:
     """Read node lists.
 
     Args:
-        text: a list of lists or tuples of ranks as Python, JSON or YAML; or several under names, as a mapping or as Python
-            assignments, of which all that are lists are read.
+        text: a list of lists or tuples of ranks as Python, JSON or YAML; or several under names, as Python assignments or as a
+            mapping, whose values may be mappings again, of which all that hold lists are read.
         label: name of a list that has none of its own.
+        only: of several named lists, the one to read; all of them if none is called so.
 
     Raises:
         ArtefactError: nothing of the kind, or a list that `close_prefixes` refuses; the message names the list.
     """
     if len(text) > MAX_CHARACTERS:
-        raise ArtefactError(f"{label} has {len(text)} characters; {MAX_CHARACTERS} are too many for trees.", _LOOKS)
-    found = _named(_literals(text, label), label)
+        raise ArtefactError(f"{label} has more than {MAX_CHARACTERS} characters, too many for trees.", _LOOKS)
+    value = _unquoted(_literals(text.removeprefix("\ufeff"), label))
+    if isinstance(value, Mapping) and str(value.get("format")).startswith("entmtp-"):
+        raise ArtefactError(f"{label} is a file of this tool, {value['format']}, and not a node list.",
+                            "A tree file or a bank goes to `entmtp export` as it is.")  # fmt: skip
+    named = _named(value, label)
+    found = [(name, item) for name, item in named if any(isinstance(node, (list, tuple)) for node in item)] or named
     if not found:
         raise ArtefactError(f"{label} holds no node list.", _LOOKS)
-    return [close_prefixes(nodes, name) for name, nodes in found]
+    wanted = [(name, nodes) for name, nodes in found if name == only] or found
+    return [close_prefixes(nodes, name) for name, nodes in wanted]
 
 
 def close_prefixes(nodes: Sequence[Any], label: str) -> Imported:
@@ -124,7 +133,9 @@ def _literals(text: str, label: str) -> Any:
     """The literal that a text is, or a mapping of the literals that it assigns to names."""
     lines = [line.lstrip() for line in text.splitlines()]
     first = next((line for line in lines if line and not line.startswith("#")), "")
-    if not first or first.startswith(("-", "%")):
+    if not first:
+        return None
+    if first.startswith(("-", "%")):
         return _yaml(text, label)  # a line "- [0]" would be Python too: minus a list
     try:
         with warnings.catch_warnings():
@@ -133,19 +144,30 @@ def _literals(text: str, label: str) -> Any:
             if len(body) == 1 and isinstance(body[0], ast.Expr):
                 return ast.literal_eval(body[0].value)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return _yaml(text, label)
+        return _json(text, label)
     return dict(_assigned(body)) or _yaml(text, label)  # "tree: [[0]]" is Python too: an annotation
 
 
 def _assigned(body: Sequence[ast.stmt]) -> list[tuple[str, Any]]:
     found = []
     for statement in body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+            continue
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        if isinstance(target, ast.Name):
             try:
-                found.append((statement.targets[0].id, ast.literal_eval(statement.value)))
+                found.append((target.id, ast.literal_eval(statement.value)))
             except (ValueError, TypeError, RecursionError, MemoryError):
                 continue  # not a literal, so not a node list
     return found
+
+
+def _json(text: str, label: str) -> Any:
+    """What a text holds that is not Python; YAML reads JSON too, but no tabs."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _yaml(text, label)
 
 
 def _yaml(text: str, label: str) -> Any:
@@ -159,13 +181,19 @@ def _yaml(text: str, label: str) -> Any:
         raise ArtefactError(f"{label} is neither Python nor JSON nor YAML{where}.", _LOOKS) from None
 
 
-def _named(value: Any, label: str) -> list[tuple[str, Sequence[Any]]]:
+def _named(value: Any, label: str, nesting: int = 0) -> list[tuple[str, Sequence[Any]]]:
+    """The lists in a value, with the names that they are under."""
     if isinstance(value, (list, tuple)):
-        return [(label, value)]
-    if not isinstance(value, Mapping):
+        return [(label, _unwrapped(value))]
+    if not isinstance(value, Mapping) or nesting > MAX_NESTING:
         return []
-    lists = [(str(name), _unquoted(item)) for name, item in value.items()]
-    return [(name, item) for name, item in lists if isinstance(item, (list, tuple))]
+    return [found for name, item in value.items() for found in _named(_unquoted(item), str(name), nesting + 1)]
+
+
+def _unwrapped(value: Sequence[Any]) -> Sequence[Any]:
+    """A list without the tuple that a comma behind it makes, as in `choices = [[0], [1]],`."""
+    inner = value[0] if isinstance(value, tuple) and len(value) == 1 else None
+    return inner if isinstance(inner, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in inner) else value
 
 
 def _unquoted(item: Any) -> Any:
@@ -180,7 +208,7 @@ def _unquoted(item: Any) -> Any:
 
 def _node(item: Any, label: str) -> Node:
     if not isinstance(item, (list, tuple)):
-        raise ArtefactError(f"{label} holds a {type(item).__name__} where a node should be.", _LOOKS)
+        raise ArtefactError(f"{label} holds a value of type {type(item).__name__} where a node should be.", _LOOKS)
     if not item:
         raise ArtefactError(f"{label} holds an empty node.", "The root is implied; leave it out.")
     if len(item) > MAX_DEPTH:
@@ -188,6 +216,6 @@ def _node(item: Any, label: str) -> Node:
     for rank in item:
         if type(rank) is not int or not 0 <= rank < MAX_NODES:
             small = type(rank) in (float, str) or (type(rank) is int and abs(rank) < 10**18)  # others may be too large to print
-            shown = f"{rank!r:.20}" if small else f"a {type(rank).__name__}"
+            shown = f"{rank!r:.20}" if small else f"a value of type {type(rank).__name__}"
             raise ArtefactError(f"{label} has {shown} for a child rank.", f"Ranks are whole numbers from 0 to {MAX_NODES - 1}.")
     return tuple(item)

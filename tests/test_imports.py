@@ -10,7 +10,7 @@ import pytest
 from conftest import cli, random_tree
 
 from entmtp_calib.errors import ArtefactError
-from entmtp_calib.imports import MAX_DEPTH, MAX_NODES, Imported, import_text, load_trees, trees_to_json
+from entmtp_calib.imports import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, Imported, import_text, load_trees, trees_to_json
 from entmtp_calib.topology import Topology, chain, published_default
 
 WANTED = Topology(((0,), (1,), (0, 0), (0, 1)))
@@ -30,6 +30,16 @@ WANTED = Topology(((0,), (1,), (0, 0), (0, 1)))
         "tree: [[0], [1], [0, 0], [0, 1]]\n",
         '{"tree": [[0], [1], [0, 0], [0, 1]]}',
         '{"num_speculative_tokens": 4, "speculative_token_tree": "[(0,), (1,), (0, 0), (0, 1)]"}',
+        '"[(0,), (1,), (0, 0), (0, 1)]"',
+        "[\n  [0],  # the first guess\n  [1], [0, 0],\n  [0, 1],\n]\n",
+        "[[0], [1], [0, 0], [0, 1],]",
+        "    choices=[[0], [1], [0, 0], [0, 1]],\n",
+        "choices: list[list[int]] = [[0], [1], [0, 0], [0, 1]]\nmore += [[7]]\n",
+        "sizes = [4, 2]\nnothing = []\ntree = [[0], [1], [0, 0], [0, 1]]\n",
+        "config:\n  decoding_type: Medusa\n  medusa_choices:\n  - [0]\n  - [1]\n  - [0, 0]\n  - [0, 1]\n  heads: [4]\n",
+        '{"config": {"eagle_choices": "[[0], [1], [0, 0], [0, 1]]"}}',
+        '{\n\t"tree": [[0], [1], [0, 0], [0, 1]],\n\t"greedy": true\n}\n',
+        "\ufeff[[0], [1],\r\n [0, 0], [0, 1]]\r\n",
     ],
 )
 def test_python_json_and_yaml_mean_the_same_tree(text: str) -> None:
@@ -64,7 +74,12 @@ def test_the_leaves_of_any_tree_give_the_tree() -> None:
         ("[[0], (0,)]", "twice"),
         ("[[0], []]", "empty node"),
         ("[]", "is empty"),
-        ("[0, 1]", "a int where a node"),
+        ("[0, 1]", "type int where a node"),
+        ('{"1": {"candidate_steps": [0, 2]}}', "candidate_steps holds"),
+        ("[[0, [0, 1]], [1]]", "type list for a child rank"),
+        ("[[0], [1000000000]]", "1000000000 for a child rank"),
+        ('{"format": "entmtp-bank", "trees": [{"label": "a"}]}', "a file of this tool"),
+        ("  \n\t\n# nothing\n", "no node list"),
         ("[[0], [True]]", "child rank"),
         ("[[0], [-1]]", "child rank"),
         ("[[0.0]]", "child rank"),
@@ -75,7 +90,7 @@ def test_the_leaves_of_any_tree_give_the_tree() -> None:
         ("a = 1\nb = 'x'\n", "no node list"),
         ("{unbalanced", "neither Python nor JSON nor YAML"),
         ("[" * 5000, "neither Python nor JSON nor YAML"),
-        ("x" * 1_000_001, "too many"),
+        ("x" * (MAX_CHARACTERS + 1), "too many"),
         (str([[0] * (MAX_DEPTH + 1)]), "deep"),
         (str([[rank] for rank in range(MAX_NODES + 1)]), "the most"),
         (str([[rank, *[0] * 60] for rank in range(100)]), "implies"),
@@ -99,10 +114,12 @@ def test_nothing_is_evaluated(text: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_yaml_that_refers_to_itself_is_refused_quickly() -> None:
-    pairs = zip("abcdefgh", "bcdefghi", strict=True)
+    pairs = list(zip("abcdefgh", "bcdefghi", strict=True))
     bomb = "a: &a [[0]]\n" + "".join(f"{x}: &{x} [{', '.join([f'*{y}'] * 9)}]\n" for y, x in pairs)
     with pytest.raises(ArtefactError):
         import_text(bomb, "tree")
+    keys = "".join(f"{x}: &{x} {{{', '.join(f'{n}: *{y}' for n in range(9))}}}\n" for y, x in pairs)
+    assert len(import_text("a: &a [[0]]\n" + keys, "tree")) < 10**4
 
 
 def test_several_named_lists_are_several_trees(tmp_path: Path) -> None:
@@ -114,6 +131,9 @@ def test_several_named_lists_are_several_trees(tmp_path: Path) -> None:
     assert cli("import", file, "--out", out, "--label", "second").exit_code == 0
     assert load_trees(out) == {"second": chain(2)}
     assert cli("import", file, "--out", out, "--label", "third").exit_code == 2
+    file.write_text("first = [[0], [2]]\nsecond = [[0], [0, 0]]\n")
+    assert cli("import", file, "--out", out).exit_code == 3
+    assert cli("import", file, "--out", out, "--label", "second").exit_code == 0  # what else the file has does not matter
 
 
 def test_import_says_what_it_added_and_names_trees(tmp_path: Path) -> None:
