@@ -1,4 +1,4 @@
-"""Laws of the log of a run folder: what was asked, with which settings, what was said, and why it failed; nothing is overwritten."""
+"""Laws of the log of a run folder: what was asked, with which settings, what was said, why it failed; nothing is lost."""
 
 from __future__ import annotations
 
