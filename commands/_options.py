@@ -52,7 +52,13 @@ Seed = Annotated[int, typer.Option(help="Seed of prompt choice, timing order and
 SameSeed = Annotated[int | None, typer.Option(help="Must be the run's; given only to make sure.", show_default="the run's")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", autocompletion=known.devices)]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", autocompletion=known.dtypes)]
-Graphs = Annotated[str, typer.Option(help="Capture steps as CUDA graphs: on, off, or auto: on for CUDA with exact acceptance.")]
+Graphs = Annotated[
+    str,
+    typer.Option(
+        help="Capture steps as CUDA graphs: on, off, or auto: on for CUDA with exact acceptance.",
+        autocompletion=known.graph_modes,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.", show_default="off")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.", show_default="off")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over instead of going on from what is there.", show_default="off")]

@@ -256,6 +256,8 @@ def completed(words: str, shell: str = "bash") -> list[str]:
         ("entmtp export --to med", {"medusa"}),
         ("entmtp run --heads smollm2-h", {"smollm2-hydra", "smollm2-hydra++"}),
         ("entmtp decode --policy l", {"ladder"}),
+        ("entmtp explain --policy d", {"dynamic"}),
+        ("entmtp bench --graphs o", {"on", "off"}),
         (f"entmtp show {BANK} --tree n", {"n3-d2"}),
         (f"entmtp export --to vllm {BANK} --tree d", {"default-63"}),
         ("entmtp export no-such-file --tree ", set()),
@@ -268,13 +270,14 @@ def test_the_shell_completes_commands_values_and_trees(words: str, wanted: set[s
 def test_completed_values_are_those_that_are_taken() -> None:
     from entmtp_calib.commands import _completion as known
 
+    from entmtp_calib import graph_mode
     from entmtp_calib.calibrate import bank_rules, conversations, splits
     from entmtp_calib.engine import heads
     from entmtp_calib.engine.loading import EMBEDDED, choose_placement
     from entmtp_calib.signals import check_asked
     from entmtp_calib.template import STYLES
 
-    pairs = ((known.turns, conversations.TURNS), (known.long_prompts, splits.LONG_PROMPTS), (known.styles, STYLES),
+    pairs = ((known.graph_modes, graph_mode.MODES), (known.turns, conversations.TURNS), (known.long_prompts, splits.LONG_PROMPTS), (known.styles, STYLES),
              (known.acceptances, splits.ACCEPTANCES), (known.schedules, splits.SCHEDULES), (known.bank_rules, bank_rules.RULES),
              (known.architectures, heads.ARCHITECTURES), (known.models, EMBEDDED))  # fmt: skip
     for offered, taken in pairs:
