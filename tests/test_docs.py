@@ -10,6 +10,7 @@ import doctest
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,7 @@ def test_files_that_documents_name_exist(page: Path) -> None:
 )
 def test_commands_of_the_documents_that_need_no_model_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "docs" / "results", tmp_path / "docs" / "results")
     for run in re.findall(r"outputs/\w+", line):
         whole(tmp_path / run)
     result = cli(*shlex.split(line)[1:])

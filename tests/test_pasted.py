@@ -26,10 +26,8 @@ from entmtp_calib.calibrate.step_profile import PARTS
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md"]
 COMMANDS = ("entmtp", "bash", "python", "pip", "git", "cd", "make", "source", "torchrun")
-OTHERS = (
-    "prompts ─ search",
-    "Here's a Python function",
-)  # the picture of the pipeline; an answer, which `test_real` writes again
+OTHERS = ("prompts ─ search", "Here's a Python function", "n8-d4: ")
+"""The picture of the pipeline, an answer that `test_real` writes again, and a tree that `test_results` draws."""
 WILD = "\0"
 SPREAD = SimpleNamespace(median=1.0, low=1.0, high=1.0)
 OLDER = ("over_static", "over_static_interval")  # columns that a bench measured earlier does not have
@@ -70,7 +68,9 @@ def blocks(page: Path) -> Iterator[list[str]]:
     text = re.sub(r"```.*?```", "", re.sub(r"^    ", "\t", page.read_text("utf-8"), flags=re.MULTILINE), flags=re.DOTALL)
     for found in re.findall(r"(?:^(?:\t.*)?\n)+", text, re.MULTILINE):
         lines = [line[1:].rstrip() for line in found.strip("\n").splitlines()]
-        if lines and not lines[0].startswith((*COMMANDS, *OTHERS, ">>>")):
+        if lines and lines[0].startswith(COMMANDS):  # what stands behind them is their output
+            lines = lines[lines.index("") + 1 :] if "" in lines else []
+        if lines and not lines[0].startswith((*OTHERS, ">>>")):
             yield lines
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import cli
 from entmtp_calib.commands._output import Output, Table
 from entmtp_calib.commands._scheduler import verdict
 from entmtp_calib.commands._tables import policy_table
@@ -73,6 +76,14 @@ def test_the_table_of_the_readme_is_that_of_the_benches() -> None:
         cells[0] += f", {arms['static']['nodes']} nodes"
         cells[1] += f", {dynamic.sizes[0]} of {dynamic.drafted.size}"
         assert f"| {name} | {' | '.join(cells)} |" in text
+
+
+def test_the_tree_of_the_readme_is_drawn_from_its_bank() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    words = shlex.split(re.findall(r"^    entmtp (show docs/.*)", text, re.MULTILINE)[0])
+    drawn = cli(words[0], ROOT / words[1], *words[2:]).stdout.rstrip().rpartition("\n\n")[2]
+    assert drawn.startswith(words[-1])
+    assert textwrap.indent(drawn, "    ") in text
 
 
 def test_the_banks_are_for_the_heads_that_ship() -> None:
