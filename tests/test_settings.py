@@ -277,9 +277,11 @@ def test_completed_values_are_those_that_are_taken() -> None:
     from entmtp_calib.signals import check_asked
     from entmtp_calib.template import STYLES
 
-    pairs = ((known.graph_modes, graph_mode.MODES), (known.turns, conversations.TURNS), (known.long_prompts, splits.LONG_PROMPTS), (known.styles, STYLES),
-             (known.acceptances, splits.ACCEPTANCES), (known.schedules, splits.SCHEDULES), (known.bank_rules, bank_rules.RULES),
-             (known.architectures, heads.ARCHITECTURES), (known.models, EMBEDDED))  # fmt: skip
+    pairs = (
+        (known.graph_modes, graph_mode.MODES), (known.turns, conversations.TURNS), (known.long_prompts, splits.LONG_PROMPTS),
+        (known.styles, STYLES), (known.acceptances, splits.ACCEPTANCES), (known.schedules, splits.SCHEDULES),
+        (known.bank_rules, bank_rules.RULES), (known.architectures, heads.ARCHITECTURES), (known.models, EMBEDDED),
+    )  # fmt: skip
     for offered, taken in pairs:
         assert sorted(offered()) == sorted(taken)
     for signal in known.signals():

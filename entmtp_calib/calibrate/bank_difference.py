@@ -17,6 +17,7 @@ import numpy as np
 
 from entmtp_calib.bank import BankTree, TopologyBank, load_bank
 from entmtp_calib.calibrate.paired import COVERAGE, student
+from entmtp_calib.errors import ArtefactError
 from entmtp_calib.rundir import STAGES
 from entmtp_calib.storage import Journal
 from entmtp_calib.topology import Node
@@ -89,11 +90,16 @@ def read_source(path: Path) -> Source:
     """A bank from its file or its run folder.
 
     Raises:
-        ArtefactError: no bank, or a damaged one.
+        ArtefactError: no bank, or a damaged one, or a damaged recalibration beside it.
     """
     file = path / "bank.json" if path.is_dir() else path
-    bank = load_bank(file)
-    return Source(file, bank, counts_of(bank, Journal(file.parent / STAGES["recalibrate"][0]).rows()[1:]))
+    bank, journal = load_bank(file), Journal(file.parent / STAGES["recalibrate"][0])
+    try:
+        return Source(file, bank, counts_of(bank, journal.rows()[1:]))
+    except (LookupError, TypeError, ValueError):
+        raise ArtefactError(
+            f"a line of {journal.path} has another form.", "Compare the bank.json alone, in another folder."
+        ) from None
 
 
 def counts_of(bank: TopologyBank, rows: Sequence[Mapping[str, Any]]) -> dict[str, Counts]:
