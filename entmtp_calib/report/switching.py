@@ -90,6 +90,22 @@ def gain(material: Material) -> Figure | Missing:
     if not bank.evaluation.get("policies"):
         return Missing(GAIN, TITLES[GAIN], "the bank has no evaluation", "")
     rows = gain_rows(bank)
+    how = "replay" if material.replayable else "rollouts under typical acceptance, which is not lossless,"
+    columns = ("arm", "kind", "times_static", "low", "high", "tokens_per_s", "cross_validated", "share_of_headroom",
+               "switches_per_100_steps")  # fmt: skip
+    notes = [
+        f"Tokens per second over those of the best static tree, on the test prompts, by {how} with measured step costs. "
+        "Intervals: 95 %, bootstrap over prompts; they hold for the prompts, not for errors of the step costs.",
+        "The oracle drafts only the tree that it takes; the one that drafts all pays at every step for what a switching policy "
+        "drafts, every tree that it may take.",
+    ]
+    if any(isinstance(policy, Dynamic) for policy in bank.policies.values()):
+        notes.append("Both choose among the trees of the bank. A dynamic policy makes others, so they do not bound it.")
+    facts, sentence = {"recommended": bank.recommended}, _gain_sentence(rows, bank)
+    return Figure(GAIN, TITLES[GAIN], sentence, columns, rows, ("test", "time"), facts, tuple(notes))
+
+
+def _gain_sentence(rows: Sequence[Mapping[str, Any]], bank: TopologyBank) -> str:
     switching = [row for row in rows if row["arm"] in policies_that_switch(bank)]
     if switching:
         best = max(switching, key=lambda row: row["times_static"])
@@ -102,19 +118,13 @@ def gain(material: Material) -> Figure | Missing:
         sentence = f"No fitted policy changes its tree: {bank.recommended} is recommended."
     for row in rows:
         if row["arm"] == "oracle":
-            sentence += f" Knowing every step's acceptance beforehand (oracle) would give {row['times_static']:.3f} times."
+            sentence += (
+                f" The oracle, which knows what each tree of the bank would accept, gives {row['times_static']:.3f} times."
+            )
             sentence += " The headroom on this bank is small." if row["times_static"] < SMALL_HEADROOM else ""
     if all(len(policy.members) == 1 for policy in bank.policies.values()):
         sentence += " None switches between trees of the bank, so the floor, switching at random, is static itself."
-    how = "replay" if material.replayable else "rollouts under typical acceptance, which is not lossless,"
-    columns = ("arm", "kind", "times_static", "low", "high", "tokens_per_s", "cross_validated", "share_of_headroom",
-               "switches_per_100_steps")  # fmt: skip
-    return Figure(GAIN, TITLES[GAIN], sentence, columns, rows, ("test", "time"), {"recommended": bank.recommended}, (
-        f"Tokens per second over those of the best static tree, on the test prompts, by {how} with measured step costs. "
-        "Intervals: 95 %, bootstrap over prompts; they hold for the prompts, not for errors of the step costs. "
-        "The oracle drafts only the tree that it takes; the one that drafts all pays at every step for what a switching policy "
-        "drafts, every tree that it may take.",
-    ))  # fmt: skip
+    return sentence
 
 
 def gain_rows(bank: TopologyBank) -> list[dict[str, Any]]:
