@@ -5,7 +5,7 @@ Reads banks, and the recalibrations beside them for the noise of mean accept. Me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import hypot, isclose, sqrt
@@ -149,7 +149,13 @@ def compare_banks(first: Source, second: Source) -> Difference:
 def _untimed(first: TopologyBank, second: TopologyBank) -> str:
     """Why the timings of two banks cannot be compared, or ""."""
     ours, theirs = ({"graphs": "off"} | dict(bank.measured) for bank in (first, second))
-    return ", ".join(f"{name} {ours.get(name)} and {theirs.get(name)}" for name in _TIMED if ours.get(name) != theirs.get(name))
+    return _unlike(ours, theirs, _TIMED)
+
+
+def _unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The values that differ, in words; "" if none does."""
+    found = [(name, ours.get(name, "none"), theirs.get(name, "none")) for name in names]
+    return ", ".join(f"{name} {one} and {other}" for name, one, other in found if one != other)
 
 
 def _accept(first: Source, second: Source, ours: BankTree, theirs: BankTree) -> tuple[Pair, Margin | None]:
@@ -242,9 +248,8 @@ def _remarks(first: TopologyBank, second: TopologyBank) -> tuple[str, ...]:
              for what, ours, theirs in (("model", first.target, second.target), ("heads", first.heads, second.heads))
              if ours["identity"] != theirs["identity"]]  # fmt: skip
     for what, ours, theirs in (("acceptance", first.acceptance, second.acceptance), ("limits", first.limits, second.limits)):
-        unlike = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-        if unlike:
-            found.append(f"other {what}: " + ", ".join(f"{name} {ours.get(name)} and {theirs.get(name)}" for name in unlike))
+        if unlike := _unlike(ours, theirs, {**ours, **theirs}):
+            found.append(f"other {what}: {unlike}")
     if first.template != second.template:
         found.append("other prompt style or chat template")
     if first.signal != second.signal:
@@ -268,10 +273,9 @@ def _rule(bank: TopologyBank, name: str) -> Any:
 
 def _verdict(pairs: Sequence[Pair], untimed: str) -> str:
     apart = [f"{pair.what} of {pair.tree} ({pair.first:.3g} and {pair.second:.3g})" for pair in pairs if pair.apart]
-    open_ = sorted({pair.what for pair in pairs if pair.apart is None})
     words = "Beyond noise: " + ", ".join(apart) + "." if apart else "No difference beyond noise."
     if not any(pair.apart is not None for pair in pairs):
         words = "Nothing that both banks have can be judged."
-    if open_:
-        words += f" Not judged, since its noise is not known: {', '.join(open_)}."
+    if any(pair.apart is None for pair in pairs):
+        words += " Mean accept is not judged where no recalibration of two prompts or more lies beside both banks."
     return words + (f" Timings are not compared: {untimed}." if untimed else "")
