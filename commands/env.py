@@ -50,14 +50,19 @@ def _placed(device: str, dtype: str) -> dict[str, dict[str, Any]]:
 
     from entmtp_calib.engine.gguf_files import cache_root
     from entmtp_calib.engine.loading import EMBEDDED, choose_placement
+    from entmtp_calib.errors import ArtefactError
 
     placement = choose_placement(device, dtype)
+    try:
+        cache = str(cache_root())
+    except ArtefactError as error:
+        cache = f"none: {error.message}"
     more = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         "machine": {"threads": torch.get_num_threads()} | more,
         "placement": {"device": str(placement.device), "dtype": placement.dtype_name, "reason": placement.reason},
         "models": _installed(EMBEDDED),
-        "places": {"cache": str(cache_root())},
+        "places": {"cache": cache},
     }
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import cli
 
 BANK = Path(__file__).parent / "golden" / "bank-v1.json"
 CLEAN = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
@@ -84,6 +85,15 @@ def test_env_says_what_it_can_where_the_engine_is_broken(tmp_path: Path) -> None
     assert found.returncode == 1
     assert b"cannot be imported: libsomething.so" in found.stderr
     assert b"internal error" not in found.stderr
+
+
+def test_env_says_that_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("ENTMTP_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert json.loads(cli("env", "--json").stdout)["places"]["cache"].startswith("none: this user has no home folder")
 
 
 def test_env_spells_variables_as_they_are() -> None:

@@ -23,8 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 def cache_root() -> Path:
-    """Where unpacked models are kept: `ENTMTP_CACHE`, else `~/.cache/entmtp`."""
-    return Path(os.environ.get("ENTMTP_CACHE") or Path.home() / ".cache" / "entmtp")
+    """Where unpacked models are kept: `ENTMTP_CACHE`, else `~/.cache/entmtp`.
+
+    Raises:
+        ArtefactError: neither the variable nor a home folder is there.
+    """
+    try:
+        return Path(os.environ.get("ENTMTP_CACHE") or Path.home() / ".cache" / "entmtp")
+    except RuntimeError:
+        raise ArtefactError("this user has no home folder to keep models in.", "Set ENTMTP_CACHE to a folder.") from None
 
 
 def unpack_gguf(path: Path, unpack: bool = True) -> str:
