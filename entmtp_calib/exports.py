@@ -160,12 +160,15 @@ def _vllm_legacy(topology: Topology, heads: str) -> Export:
             )
     tree = "[" + ", ".join(str(node) for node in topology.nodes) + "]"
     config = {"num_speculative_tokens": topology.size, "speculative_token_tree": tree}
-    notes = (
+    notes = [
         "for vLLM up to 0.20.2, with the attention backend TREE_ATTN; from 0.21.0 on it refuses speculative_token_tree",
         "give it as --speculative-config, with method and model; num_speculative_tokens counts nodes here, not depth",
         "EAGLE and small draft models draft such a tree; vLLM's Medusa heads draft one chain whatever the tree",
-        "it is not known that a release of vLLM ever accepted a branch other than the first: measure before you rely on it",
-    )
+    ]
+    if topology != chain(topology.depth):
+        notes.append("vLLM 0.20.2 drafts the branches and then checks all nodes one after the other, as if they were a chain: it "
+                     "rejects right guesses and can write what the target did not choose; run this with a tree sampler of your "
+                     "own only")  # fmt: skip
     return Export(json.dumps(config) + "\n", (*notes, *_other_heads("vLLM's tree", "eagle", heads)))
 
 

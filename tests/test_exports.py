@@ -59,6 +59,8 @@ def test_the_legacy_tree_of_vllm_is_uniform_or_refused() -> None:
     config = json.loads(export_tree(UNIFORM, "vllm", legacy=True).text)
     assert config == {"num_speculative_tokens": 4, "speculative_token_tree": "[(0,), (1,), (0, 0), (1, 0)]"}
     assert len(ast.literal_eval(config["speculative_token_tree"])) == config["num_speculative_tokens"]
+    assert "as if they were a chain" in " ".join(export_tree(UNIFORM, "vllm", legacy=True).notes)
+    assert "as if they were a chain" not in " ".join(export_tree(chain(3), "vllm", legacy=True).notes)
     with pytest.raises(ArtefactError, match="same number of children"):
         export_tree(SMALL, "vllm", legacy=True)
     with pytest.raises(UsageError, match="--legacy"):
