@@ -9,6 +9,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +123,17 @@ def environment_settings(environment: Mapping[str, str], command: str, options: 
 
 def unknown_variables(environment: Mapping[str, str], commands: Commands) -> dict[str, str]:
     """Variables of our prefix that nothing reads, with a hint each."""
-    known = {*(PREFIX + name for name in OTHERS)}
+    known = set(OTHERS)
     for command, options in commands.items():
         for option in options:
-            known |= {PREFIX + option.upper(), f"{PREFIX}{command}_{option}".replace("-", "_").upper()}
-    unknown = (name for name in environment if name.startswith(PREFIX) and name not in known)
-    return {name: did_you_mean(name, sorted(known)) for name in sorted(unknown)}
+            known |= {option.upper(), f"{command}_{option}".replace("-", "_").upper()}
+    unknown = {name.removeprefix(PREFIX) for name in environment if name.startswith(PREFIX)} - known
+    return {PREFIX + name: _hint(name, sorted(known)) for name in sorted(unknown)}
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)  # all of them would fill a screen
+    return f"Did you mean {PREFIX}{close[0]}?" if close else "Options are in `entmtp COMMAND --help`."
 
 
 def _set(found: dict[str, dict[str, Any]], where: str, key: str, value: Any, commands: Commands) -> None:

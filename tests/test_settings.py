@@ -100,8 +100,11 @@ def test_variables_are_read_by_kind_and_the_commands_own_come_first() -> None:
 
 
 def test_variables_that_nothing_reads_are_found() -> None:
-    there = {"ENTMTP_ROUND": "1", "ENTMTP_CONFIG": "x", "ENTMTP_TIME_ROUNDS": "1", "PATH": "y"}
-    assert unknown_variables(there, COMMANDS) == {"ENTMTP_ROUND": "Did you mean ENTMTP_ROUNDS?"}
+    there = {"ENTMTP_ROUND": "1", "ENTMTP_FOO": "1", "ENTMTP_CONFIG": "x", "ENTMTP_TIME_ROUNDS": "1", "PATH": "y"}
+    found = unknown_variables(there, COMMANDS)
+    assert found.keys() == {"ENTMTP_ROUND", "ENTMTP_FOO"}
+    assert found["ENTMTP_ROUND"] == "Did you mean ENTMTP_ROUNDS?"
+    assert "--help" in found["ENTMTP_FOO"]  # and not the names of all there are
 
 
 def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
