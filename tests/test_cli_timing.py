@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,20 @@ def test_the_rule_of_a_bank_is_in_its_file(timed: Path, rule: str) -> None:
     bank = json.loads((timed / "bank.json").read_text())
     assert bank["evaluation"]["bank_rule"] == rule
     assert bank["trees"][0]["label"] == "ar"
+
+
+def test_a_bank_names_the_machine_that_timed_it_wherever_it_was_fitted(timed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "elsewhere"
+    shutil.copytree(timed, out)
+    first, *rows = rows_of(timed)
+    for row in rows:
+        if "environment" in row:
+            row["environment"] |= {"cpu": "an abacus", "cores": 64}
+    (out / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, *rows)))
+    result = cli("fit-thresholds", out, "--signal", "expected_chain_2", "--quiet")
+    assert result.exit_code == 0, result.output
+    measured = json.loads((out / "bank.json").read_text())["measured"]
+    assert (measured["cpu"], measured["cores"], measured["dtype"]) == ("an abacus", 64, "float32")
 
 
 @pytest.mark.parametrize(

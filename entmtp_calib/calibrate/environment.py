@@ -86,6 +86,12 @@ def timed_with_graphs(rows: Sequence[Mapping[str, Any]]) -> str:
     return next((said for said in found if said not in ("on", "off")), found[-1])
 
 
+def timed_on(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """System, processor, cores and load when a timing began; empty for a journal that is too old to tell."""
+    first = next((about for about in environments(rows) if about["when"] == "start"), {})
+    return {name: first[name] for name in ("system", "cpu", "cores", "load") if name in first}
+
+
 def journal_row(what: dict[str, Any]) -> Row:
     """A row of the timing journal that is no run."""
     return {"arm": "", "prompt": "", "round": -1} | what

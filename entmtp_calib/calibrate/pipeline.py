@@ -14,7 +14,7 @@ from entmtp_calib.calibrate.bank_rules import HULL, check_rule
 from entmtp_calib.calibrate.baseline_trees import marginal_tree
 from entmtp_calib.calibrate.candidates import Candidate, choose_candidates
 from entmtp_calib.calibrate.cost_model import Predicted
-from entmtp_calib.calibrate.environment import timed_with_graphs
+from entmtp_calib.calibrate.environment import timed_on, timed_with_graphs
 from entmtp_calib.calibrate.farm import Farm
 from entmtp_calib.calibrate.fit_stage import by_replay, by_rollouts
 from entmtp_calib.calibrate.fitting import Fitted, make_bank
@@ -228,7 +228,7 @@ class Calibration:
             str(self.pair.target.device), self.config.rule.about(), fitted, recalibrated, prompts,
         )  # fmt: skip
         graphs = timed_with_graphs(self.timing_rows())
-        measured = {**bank_file.measured} | ({"graphs": graphs} if graphs != "off" else {})
+        measured = {**bank_file.measured} | timed_on(self.timing_rows()) | ({"graphs": graphs} if graphs != "off" else {})
         more = {**bank_file.evaluation, "bank_rule": rule}
         replace(bank_file, measured=measured, evaluation=more).save(self.run.file("bank.json"))
         return fitted
