@@ -103,8 +103,8 @@ def _hydra(topology: Topology, heads: str) -> Export:
     notes = [f"give the list as hydra_choices: {topology.size} nodes, the root is not counted; the model needs at least "
              f"{topology.depth} heads", _ONE_TREE]  # fmt: skip
     if not heads.startswith("entmtp hydra") and not _fills_levels(topology):  # our own Hydra heads are grounded
-        notes.append(f"for grounded heads only: to others, Hydra's decoder deals the guesses rightly if each level but the last "
-                     f"goes to guess {MEDUSA_GUESSES - 1}, and this tree does not")  # fmt: skip
+        notes.append("for grounded heads only: with others Hydra's decoder mixes the guesses up, unless every level but the last "
+                     f"goes exactly to guess {MEDUSA_GUESSES - 1}, counted from 0")  # fmt: skip
     return Export(_list(topology) + "\n", (*notes, *_other_heads("Hydra", "hydra", heads)))
 
 
