@@ -137,8 +137,8 @@ def _write(screen: Output, folder: Path, table: Table, runs: Rows) -> None:
 
     figure = contest(table.title, table.rows)
     arms = [{name: None if is_none(value) else value for name, value in row.items()} for row in table.rows]
-    files = {"bench.csv": to_csv(figure), "bench.json": to_json({"title": table.title, "arms": arms, "runs": runs}),
-             "bench.png": to_png(figure)}  # fmt: skip
+    document = {"format": "entmtp-bench", "version": 1, "title": table.title, "arms": arms, "runs": runs}
+    files = {"bench.csv": to_csv(figure), "bench.json": to_json(document), "bench.png": to_png(figure)}
     for name, data in files.items():
         write_atomically(folder / name, data)
     screen.say(f"wrote {', '.join(files)} to {folder}")

@@ -1,6 +1,6 @@
 """The bank: the product of a calibration, one JSON file that `decode` runs without any other.
 
-Reads and checks every field; masks are derived from the trees, never stored. Standard library only.
+Reads and checks every field; masks are derived from the trees, never stored. Needs no torch.
 
 History of the format: 1, the first.
 """

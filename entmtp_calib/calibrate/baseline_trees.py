@@ -1,6 +1,7 @@
 """Trees of other methods from the same evidence: Medusa's closed form and Sequoia's dynamic programme.
 
-Both see hit rates only, not which ranks follow which, so they show what paths are worth. Numpy only.
+Both see hit rates only, and not which ranks follow which: how far growth from traces is ahead of them is what that is worth.
+Numpy only.
 """
 
 from __future__ import annotations

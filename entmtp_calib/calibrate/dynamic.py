@@ -1,7 +1,7 @@
 """Dynamic policies by replay: which tree to draft, how many of its best nodes to verify at which signal, and what that gains.
 
 Under exact acceptance the path values of all drafted nodes tell which of them any number of best nodes would hold, and so what is
-accepted. Numpy only; runs no model.
+accepted. Runs no model.
 """
 
 from __future__ import annotations

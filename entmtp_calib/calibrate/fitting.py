@@ -1,6 +1,6 @@
 """From timings to a bank: which trees stay, what the policies over them give on fresh prompts, and what is recommended.
 
-Numpy only; policies are replayed, nothing is decoded.
+Policies are replayed; runs no model and knows no files.
 """
 
 from __future__ import annotations

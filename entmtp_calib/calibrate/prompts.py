@@ -1,7 +1,7 @@
-"""Calibration sets: where prompts come from and which of them are used for what.
+"""Calibration sets: where prompts come from, and in which order.
 
-Yields `Prompt` values (messages, not yet tokens) and counts what it skips. It knows nothing of models or
-tokenizers. Text is kept byte for byte.
+Gives `Prompt` values (messages, not yet tokens) and counts what it skips. Knows nothing of models, tokenizers or of what a prompt
+will be used for (`splits.py`). Text is kept byte for byte.
 """
 
 from __future__ import annotations

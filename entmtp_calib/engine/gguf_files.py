@@ -1,4 +1,4 @@
-"""GGUF files, unpacked once into a folder of the cache: reading one takes ten seconds, reading that folder one.
+"""GGUF files, unpacked once into a folder of the cache, since reading one takes many times as long as reading that folder.
 
 Knows the file and nothing of what the model is used for.
 """

@@ -1,4 +1,4 @@
-"""What the rows of a step may see, behind a text whose length the host knows or only the device."""
+"""What the rows of a step may see, behind a text whose length the host knows or only the device. Knows masks and lengths."""
 
 from __future__ import annotations
 

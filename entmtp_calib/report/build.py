@@ -1,4 +1,4 @@
-"""All figures of a run, in the order of the report."""
+"""All figures of a run, in the order of the report. Computes and draws none itself."""
 
 from __future__ import annotations
 

@@ -10,11 +10,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from entmtp_calib.report.figure import Figure, Row
-from entmtp_calib.report.palette import INK, MUTED, PAPER, SERIES, WIDTH, depth_colours, short
+from entmtp_calib.report.palette import INK, MUTED, SERIES, WIDTH, depth_colours, short
 
 _LINE, _LEVEL = 0.23, 0.66  # inches for a leaf and for a level
 _MOST_NODES = 20  # more would make a figure that no page holds
-_SHADES = ("#ffffff", "#fbe3a3", "#eda94a", "#c8553d", "#7b2d72", "#14213d")
 _STEPS = (0.02, 0.05, 0.1, 0.2, 0.4)  # shares from which the next shade is taken
 
 
@@ -75,8 +74,8 @@ def _tree(axes: Axes, rows: Sequence[Row], place: dict[str, float]) -> None:
         axes.plot([x - 1, x - 0.5, x - 0.5, x], [above, above, y, y], color=MUTED, linewidth=0.8, zorder=1)
         shade = sum(row["accepted"] >= step for step in _STEPS)
         axes.text(x, y, f"{row['rank']}: {_percent(row['accepted'])}", ha="center", va="center", fontsize=8.5,
-                  color=PAPER if shade >= 3 else INK,
-                  bbox={"boxstyle": "round,pad=0.18", "facecolor": _SHADES[shade], "edgecolor": MUTED,
+                  color=depth_colours(shade)[1],
+                  bbox={"boxstyle": "round,pad=0.18", "facecolor": depth_colours(shade)[0], "edgecolor": MUTED,
                         "linewidth": 0.6})  # fmt: skip
 
 
