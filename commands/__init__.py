@@ -15,7 +15,8 @@ import typer
 from entmtp_calib import __version__
 
 from ._examples import epilog
-from ._output import attempt, guarded, speak_plainly
+from ._failures import attempt, guarded
+from ._output import speak_plainly
 from ._settings import Command, Defaults
 from .bank_compare import compare
 from .bank_export import export

@@ -1,23 +1,21 @@
-"""What goes to the terminal: results on stdout, conversation on stderr. Only text that streams or is exported goes out elsewhere.
+"""What goes to the terminal: results on stdout, conversation on stderr, failures as a sentence and an exit code.
 
-Terminals may be narrow, without colour, or unable to show a sign; none of that is an error.
+Answers that stream go out in `_answer.py`. Terminals may be narrow, without colour, or unable to show a sign; none of that is an
+error.
 """
 
 from __future__ import annotations
 
 import codecs
-import inspect
 import io
 import json
 import logging
 import math
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import wraps
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -25,19 +23,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from entmtp_calib.errors import EntmtpError
-
-from ._logging import logged, note
+from ._logging import note
 
 Row = Mapping[str, Any]
-_VERBOSE = inspect.Parameter(
-    "verbose",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the log lines of the library on stderr.", show_default="off")
-    ],
-)
 _SPELLED = {"–": "-", "×": "x", "…": "...", "→": "->", "≥": ">=", "└": "`", "├": "|", "│": "|", "─": "-", "█": "#"}
 """Signs that not every terminal can show."""
 
@@ -82,12 +70,12 @@ class Output:
         """A line of conversation."""
         note(logging.INFO, text)
         if not self.silent:
-            _tell(text)
+            say_aside(text)
 
     def warn(self, text: str) -> None:
         """A warning; it is shown even when quiet."""
         note(logging.WARNING, text)
-        _tell(f"warning: {text}", "yellow")
+        say_aside(f"warning: {text}", "yellow")
 
     def table(self, table: Table) -> None:
         """Show rows, or keep them for the document."""
@@ -141,21 +129,6 @@ class Output:
             yield tick
 
 
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose failures are told as `attempt` tells them, with the option --verbose and its help in whole paragraphs."""
-
-    @wraps(command)
-    def run(*args: Any, verbose: bool = False, **options: Any) -> None:
-        with logged(verbose):
-            attempt(command, *args, **options)
-
-    signature = inspect.signature(command, eval_str=True)
-    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
-    run.__doc__ = "\n\n".join(" ".join(part.split()) for part in paragraphs)  # lines are broken where the terminal ends
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _VERBOSE])  # type: ignore[attr-defined]
-    return run
-
-
 def speak_plainly() -> None:
     """Let signs that the terminal's encoding lacks be spelled instead of failing; a closed stream is an empty one."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -173,47 +146,7 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
     return "".join(_SPELLED.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs), error.end
 
 
-def attempt(command: Callable[..., None], *args: Any, **options: Any) -> None:
-    """Call something; what it raises becomes a sentence, a next step and an exit code."""
-    try:
-        command(*args, **options)
-    except typer.Exit:
-        raise
-    except KeyboardInterrupt:
-        if options.get("json"):
-            _echo(json.dumps({"format": "entmtp-status", "version": 1, "status": "interrupted"}))
-        _say_error("interrupted", "What is done is kept; run the same command again to go on.")
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
-    except Exception as error:  # noqa: BLE001 (the last resort)
-        if os.environ.get("ENTMTP_DEBUG") == "1":
-            traceback.print_exc()
-        message, hint, code = _explained(error)
-        _say_error(message, hint, trace=not isinstance(error, EntmtpError))
-        raise typer.Exit(code) from None
-
-
-def _explained(error: Exception) -> tuple[str, str, int]:
-    """A sentence, a next step and an exit code."""
-    if isinstance(error, EntmtpError):
-        return error.message.rstrip(), error.hint, error.exit_code
-    if isinstance(error, ImportError):
-        return (f"a package that is needed cannot be imported: {error}.", "Install it again; `entmtp env` says what is there.", 1)
-    if isinstance(error, OSError):
-        return f"{error.strerror or error} ({error.filename or 'no file named'})", "Check the disk and the permissions.", 1
-    return f"internal error: {type(error).__name__}: {error}", "Set ENTMTP_DEBUG=1 for the traceback and report it.", 1
-
-
-def _say_error(message: str, hint: str, trace: bool = False) -> None:
-    note(logging.ERROR, message, trace)
-    _tell(f"error: {message}", "bold red")
-    if hint:
-        _tell(f"hint: {hint}")
-
-
-def _tell(text: str, style: str | None = None) -> None:
+def say_aside(text: str, style: str | None = None) -> None:
     """A line on stderr; if nobody can read it any more, the work goes on all the same."""
     with suppress(OSError):
         _stderr().print(text, style=style, markup=False, highlight=False)
@@ -230,7 +163,7 @@ def _stdout() -> Console:
 
 class _Stderr(Console):
     def on_broken_pipe(self) -> None:
-        """Let `_tell` decide; rich would close stdout and end the program."""
+        """Let `say_aside` decide; rich would close stdout and end the program."""
         raise  # rich calls this while it handles the error
 
 

@@ -25,7 +25,8 @@ from entmtp_calib.settings import (
     unknown_variables,
 )
 
-from ._output import Output, attempt
+from ._failures import attempt
+from ._output import Output
 
 
 class Defaults(dict[str, Any]):

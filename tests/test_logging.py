@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from entmtp_calib.commands._failures import attempt
 from entmtp_calib.commands._logging import log_to, logged
-from entmtp_calib.commands._output import Output, attempt
+from entmtp_calib.commands._output import Output
 
 from entmtp_calib.errors import EntmtpError
 

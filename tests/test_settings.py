@@ -13,7 +13,7 @@ import typer.main
 from conftest import cli
 from entmtp_calib.commands import COMMANDS as COMMANDS_OF_THE_TOOL
 from entmtp_calib.commands import app
-from entmtp_calib.commands._output import guarded
+from entmtp_calib.commands._failures import guarded
 from entmtp_calib.commands._settings import Defaults
 
 from entmtp_calib.errors import ArtefactError, UsageError
