@@ -73,7 +73,7 @@ AddTrees = Annotated[
     Path | None, typer.Option(help="Tree file of `entmtp import`: further trees to measure.", show_default="none")
 ]
 RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
-TimePrompts = Annotated[int, typer.Option(help="Prompts that every arm is timed on.", min=1)]
+TimePrompts = Annotated[int, typer.Option(help="Prompts that plain decoding and every tree are timed on.", min=1)]
 BankRule = Annotated[
     str,
     typer.Option(
@@ -86,13 +86,14 @@ Profile = Annotated[
 ]
 TimeRounds = Annotated[
     int | None,
-    typer.Option(help="At most so many times every arm is timed on every prompt.", min=1,
+    typer.Option(help="How often plain decoding and every tree are timed on a prompt, at most.", min=1,
                  show_default="2, or what the budget holds"),
 ]  # fmt: skip
 Budget = Annotated[
-    str | None, typer.Option(help="Time for all timed runs: 90s, 10m, 1h. Goes to the arms that matter.", show_default="none")
+    str | None,
+    typer.Option(help="Time for all timed runs: 90s, 10m, 1h. Trees that cannot win are dropped.", show_default="none"),
 ]
-Rounds = Annotated[int, typer.Option(help="How often every arm is timed on every prompt.", min=1)]
+Rounds = Annotated[int, typer.Option(help="How often every way to decode is timed on a prompt.", min=1)]
 Signal = Annotated[
     str,
     typer.Option(help="What policies read: path_value_1 … 9, expected_chain_1 … 9, base_top1, entropy, entropy_ema_4 or 16, "
