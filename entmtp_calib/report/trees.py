@@ -57,8 +57,9 @@ def _drawn(bank: TopologyBank) -> list[str]:
 
 def _notes(part: str, drafted: bool, left_out: int) -> tuple[str, ...]:
     shares = (
-        f"Share of the tree's own steps at which a node is accepted, by replay over the {part} prompts. The number before the "
-        f"share is the rank of the guess, 0 for a head's first. Intervals are in figures/{TREES}.csv: 95 %, bootstrap over prompts."
+        f"Share of the tree's own steps at which a node is accepted, by replay over the {part} prompts. The number before "
+        f"the share is the rank of the guess, 0 for a head's first. Intervals are in figures/{TREES}.csv: 95 %, bootstrap over "
+        "prompts."
     )
     more = "A dynamic policy drafts more nodes than it verifies; the share of steps that verify a node is there, too."
     rest = f"{left_out} more trees of the bank are in figures/{TREES}.csv."
