@@ -70,7 +70,7 @@ MaxNodes = Annotated[int, typer.Option(help="Size at which trees stop growing.")
 MaxDepth = Annotated[int | None, typer.Option(help="Largest depth of a tree.", show_default="one per head, at most 4")]
 Trees = Annotated[int, typer.Option(help="How many trees of the frontier go on, evenly spaced in log size.", min=1)]
 AddTrees = Annotated[
-    Path | None, typer.Option(help="Tree file of `entmtp import`: further trees to measure.", show_default="none")
+    Path | None, typer.Option(help="Tree file of `entmtp import`, or a bank: further trees to measure.", show_default="none")
 ]
 RecalibratePrompts = Annotated[int, typer.Option(help="Prompts that every tree decodes by itself.", min=1)]
 TimePrompts = Annotated[int, typer.Option(help="Prompts that plain decoding and every tree are timed on.", min=1)]

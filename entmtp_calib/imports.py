@@ -1,6 +1,6 @@
 """Trees of others: node lists from Python, JSON or YAML text, closed under prefixes and checked; and the file that keeps them.
 
-Reads literals only and evaluates nothing. Knows nothing of what a tree was made for.
+Reads literals only and evaluates nothing. Of banks it takes the trees alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from entmtp_calib.bank import FORMAT as BANK
+from entmtp_calib.bank import load_bank
 from entmtp_calib.errors import ArtefactError
 from entmtp_calib.storage import read_json
-from entmtp_calib.topology import MAX_DEPTH, Node, Topology, from_lists
+from entmtp_calib.topology import MAX_DEPTH, Node, Topology, from_lists, published_default
 
 FORMAT, VERSION = "entmtp-trees", 1
 MAX_CHARACTERS, MAX_NODES = 250_000, 4096  # a text of this length is parsed in seconds
@@ -52,7 +54,7 @@ def import_text(text: str, label: str, only: str = "") -> list[Imported]:
     value = _unquoted(_literals(text.removeprefix("\ufeff"), label))
     if isinstance(value, Mapping) and str(value.get("format")).startswith("entmtp-"):
         raise ArtefactError(f"{label} is a file of this tool, {value['format']}, and not a node list.",
-                            "A tree file or a bank goes to `entmtp export` as it is.")  # fmt: skip
+                            "A tree file or a bank goes to --add-trees and to `entmtp export` as it is.")  # fmt: skip
     named = _named(value, label)
     found = [(name, item) for name, item in named if any(isinstance(node, (list, tuple)) for node in item)] or named
     if not found:
@@ -107,12 +109,14 @@ def trees_to_json(trees: Sequence[Imported]) -> dict[str, Any]:
 
 
 def load_trees(path: Path) -> dict[str, Topology]:
-    """The trees of a tree file, by label.
+    """The trees of a tree file, by label; or those of a bank, with its task before their labels.
 
     Raises:
         ArtefactError: missing, another format or version, or a tree that cannot be.
     """
     value = read_json(path, "tree file", _HINT)
+    if isinstance(value, dict) and value.get("format") == BANK:
+        return _trees_of_bank(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ArtefactError(f"{path} is not a tree file.", _HINT)
     if type(value.get("version")) is not int or value["version"] != VERSION:
@@ -126,6 +130,16 @@ def load_trees(path: Path) -> dict[str, Topology]:
         if not isinstance(label, str) or label in trees or label in RESERVED:
             raise ArtefactError(f"{path}: trees[{number}].label is not a name of its own.", _HINT)
         trees[label] = from_lists(row.get("nodes"), f"{path}: trees[{number}].nodes")
+    return trees
+
+
+def _trees_of_bank(path: Path) -> dict[str, Topology]:
+    bank = load_bank(path)
+    task = Path(bank.task).stem[: MAX_LABEL // 2]
+    own = Topology(), published_default().sorted()  # what every run measures by itself
+    trees = {f"{task} {tree.label}": tree.topology for tree in bank.trees if tree.topology.sorted() not in own}
+    if not trees:
+        raise ArtefactError(f"the bank {path} holds no tree of its own.", "Give another bank, or a tree file.")
     return trees
 
 

@@ -115,6 +115,8 @@ def _explain_is_narrow_and_whole() -> None:
 
 def _trees_that_cannot_be_measured_are_refused() -> None:
     before = Path("outputs/mine/recalibration.jsonl").read_bytes()
+    refused = cli("recalibrate", "outputs/mine", "--add-trees", "outputs/mine/bank.json", "--trees", 3, "--prompts", 2)
+    assert "was begun with other options" in refused.stderr, refused.output  # so the bank was read
     cases = (([[0, 0, 0, 0]], "deep", 3, "there are 3 heads"), ([[0]], "n1-d1", 2, "called 'n1-d1' itself"))
     for nodes, label, code, text in cases:
         Path("list.json").write_text(json.dumps(nodes))

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import cli, random_tree
+from small_banks import small_bank
 
 from entmtp_calib.errors import ArtefactError
-from entmtp_calib.imports import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, Imported, import_text, load_trees, trees_to_json
+from entmtp_calib.imports import (
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_LABEL,
+    MAX_NODES,
+    Imported,
+    import_text,
+    load_trees,
+    trees_to_json,
+)
+from entmtp_calib.policy import Static
 from entmtp_calib.topology import Topology, chain, published_default
 
 WANTED = Topology(((0,), (1,), (0, 0), (0, 1)))
@@ -181,3 +193,15 @@ def test_strange_tree_files_are_refused(change: dict, tmp_path: Path) -> None:
     path.write_text(json.dumps(trees_to_json([Imported("a", chain(2))]) | change))
     with pytest.raises(ArtefactError):
         load_trees(path)
+
+
+def test_the_trees_of_a_bank_can_be_measured_beside_a_runs_own(tmp_path: Path) -> None:
+    bank = small_bank()
+    bank.save(tmp_path / "bank.json")
+    assert load_trees(tmp_path / "bank.json") == {"humaneval n3-d2": bank.trees[1].topology}
+    replace(bank, task=f"/data/{'long ' * 40}.jsonl").save(tmp_path / "bank.json")
+    assert max(map(len, load_trees(tmp_path / "bank.json"))) <= MAX_LABEL
+    plain = replace(bank, trees=bank.trees[:1], policies={"static": Static(0)}, recommended="static")
+    plain.save(tmp_path / "bank.json")
+    with pytest.raises(ArtefactError, match="no tree of its own"):
+        load_trees(tmp_path / "bank.json")
