@@ -26,21 +26,31 @@ _VERBOSE = inspect.Parameter(
         bool, typer.Option("--verbose", "-v", help="Show the log lines of the library on stderr.", show_default="off")
     ],
 )
+_EVERYWHERE: dict[str, tuple[type, Any]] = {"seed": (int, 0), "device": (str, "auto"), "dtype": (str, "auto")}
+"""Options that every command takes, so that scripts can give them to all; where nothing depends on one, its help is silent."""
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose failures are told as `attempt` tells them, with the option --verbose and its help in whole paragraphs."""
+    """A command whose failures are told as `attempt` tells them, with the options of all and its help in whole paragraphs."""
+    signature = inspect.signature(command, eval_str=True)
+    unused = [name for name in _EVERYWHERE if name not in signature.parameters]
 
     @wraps(command)
     def run(*args: Any, verbose: bool = False, **options: Any) -> None:
         with logged(verbose):
-            attempt(command, *args, **options)
+            attempt(command, *args, **{name: value for name, value in options.items() if name not in unused})
 
-    signature = inspect.signature(command, eval_str=True)
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(part.split()) for part in paragraphs)  # lines are broken where the terminal ends
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _VERBOSE])  # type: ignore[attr-defined]
+    parameters = [*signature.parameters.values(), *map(_hidden, unused), _VERBOSE]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _hidden(name: str) -> inspect.Parameter:
+    kind, default = _EVERYWHERE[name]
+    option: Any = Annotated[kind, typer.Option(help="Unused here; accepted by every command.", hidden=True)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
 
 
 def attempt(command: Callable[..., None], *args: Any, **options: Any) -> None:

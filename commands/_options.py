@@ -137,6 +137,3 @@ BankModel = Annotated[
 BankHeads = Annotated[
     str | None, typer.Option(help="Where the bank's heads are here.", show_default="the bank's", autocompletion=known.heads)
 ]
-UnusedSeed = Annotated[int, typer.Option(help="Unused; accepted for uniformity.", hidden=True)]
-UnusedDevice = Annotated[str, typer.Option(help="Unused; accepted for uniformity.", hidden=True)]
-UnusedDtype = UnusedDevice

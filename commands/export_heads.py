@@ -21,9 +21,6 @@ def export_heads(
     base: Annotated[
         str | None, typer.Option(help="Target of the heads; see --model of run.", show_default="the heads' own, else smollm2")
     ] = None,
-    seed: opt.UnusedSeed = 0,
-    device: opt.UnusedDevice = "auto",
-    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:

@@ -25,9 +25,6 @@ def report(
     search_times: Annotated[
         Path | None, typer.Option(help="CSV with the columns prompts, rollout_s, growth_s.", show_default="none")
     ] = None,
-    seed: opt.UnusedSeed = 0,
-    device: opt.UnusedDevice = "auto",
-    dtype: opt.UnusedDtype = "auto",
     json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
