@@ -12,11 +12,12 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from entmtp_calib.errors import ArtefactError, EntmtpError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 try:
     import fcntl
@@ -140,6 +141,8 @@ def arrays_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     import io
     import zipfile
 
+    import numpy as np
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(arrays):
@@ -155,6 +158,8 @@ def load_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
     Raises:
         ArtefactError: missing, damaged, or holding pickled objects.
     """
+    import numpy as np
+
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

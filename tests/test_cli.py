@@ -400,9 +400,12 @@ def test_a_killed_training_ends_in_the_same_heads(tmp_path: Path, tiny_folder: P
     assert (out / "heads.safetensors").read_bytes() == (tiny_heads / "heads.safetensors").read_bytes()
 
 
-def test_importing_the_command_line_loads_neither_torch_nor_transformers() -> None:
-    code = "import entmtp_calib.commands, sys; assert not {'torch', 'transformers', 'datasets', 'pandas'} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_the_command_line_and_the_package_load_nothing_heavy_until_it_is_used() -> None:
+    heavy = "{'torch', 'transformers', 'datasets', 'pandas', 'numpy', 'matplotlib'} & set(sys.modules)"
+    for code in (f"import entmtp_calib.commands, sys; assert not {heavy}",
+                 f"import entmtp_calib, sys; assert set(entmtp_calib.__all__) <= set(dir(entmtp_calib)); assert not {heavy}",
+                 "import entmtp_calib\nfor name in entmtp_calib.__all__: getattr(entmtp_calib, name)"):  # fmt: skip
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_every_command_and_option_has_help() -> None:
