@@ -92,6 +92,7 @@ def read_settings(path: Path, commands: Commands) -> dict[str, dict[str, Any]]:
         document = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ArtefactError(f"{path} cannot be read ({error}).", "It is TOML: name = value, and [command] tables.") from None
+    _refuse_twice(path, document)
     found: dict[str, dict[str, Any]] = {command: {} for command in commands}
     tables = {key: value for key, value in document.items() if isinstance(value, dict)}
     for key, value in document.items():
@@ -101,9 +102,17 @@ def read_settings(path: Path, commands: Commands) -> dict[str, dict[str, Any]]:
         command = name.replace("_", "-")
         if command not in commands:
             raise UsageError(f"{path}: [{name}] is no command.", did_you_mean(command, list(commands)))
+        _refuse_twice(path, table)
         for key, value in table.items():
             _set(found, f"{path}: [{name}] {key}", key, value, {command: commands[command]})
     return found
+
+
+def _refuse_twice(path: Path, table: Mapping[str, Any]) -> None:
+    """Refuse a name in both of its spellings; which of the two is meant, nobody knows."""
+    twice = next((key for key in table if "-" in key and key.replace("-", "_") in table), None)
+    if twice is not None:
+        raise UsageError(f"{path}: {twice} and {twice.replace('-', '_')} are one name.", "Keep one of them.")
 
 
 def environment_settings(environment: Mapping[str, str], command: str, options: Mapping[str, Kind]) -> dict[str, Any]:
