@@ -62,7 +62,7 @@ def test_dashes_windows_line_ends_and_byte_order_marks_are_read(tmp_path: Path) 
         ("top_p = 'much'", "not a number", "file"),
         ("[train-heads]\nprompts = [1]", "not a text", "file"),
         ("top-p = 0.9\ntop_p = 0.8", "top-p and top_p are one name", "one of them"),
-        ("[run]\ntop_p = 0.9\ntop-p = 0.8", "top-p and top_p are one name", "one of them"),
+        ("[fit-thresholds]\ntop_p = 0.9\ntop-p = 0.8", "top-p and top_p are one name", "one of them"),
         ("[fit-thresholds]\nseed = 1\n[fit_thresholds]\nseed = 2", "are one name", "one of them"),
     ],
 )
