@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -50,10 +51,21 @@ def heads() -> list[str]:
 
 def trees(ctx: typer.Context) -> list[str]:
     """Labels of the trees in the bank, run folder or tree file that stands on the line already; none where none can be read."""
-    named = [ctx.params.get("bank") or ctx.params.get("path"), *ctx.args]  # behind an open option, arguments are not told apart
-    path = Path(str(next(filter(None, named), "")))
     try:
-        found = json.loads((path / "bank.json" if path.is_dir() else path).read_bytes())["trees"]
-        return [str(tree["label"]) for tree in found]
+        return [str(tree["label"]) for tree in _document(ctx)["trees"]]
     except (OSError, ValueError, LookupError, TypeError):
         return []
+
+
+def drawable(ctx: typer.Context) -> list[str]:
+    """The same, and the policies of a bank that draft a tree of their own."""
+    try:
+        return trees(ctx) + [str(name) for name, policy in _document(ctx)["policies"].items() if "drafted" in policy]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return trees(ctx)
+
+
+def _document(ctx: typer.Context) -> Any:
+    named = [ctx.params.get("bank") or ctx.params.get("path"), *ctx.args]  # behind an open option, arguments are not told apart
+    path = Path(str(next(filter(None, named), "")))
+    return json.loads((path / "bank.json" if path.is_dir() else path).read_bytes())

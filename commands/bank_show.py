@@ -26,7 +26,7 @@ def show(
             help="Draw this tree, or what this dynamic policy drafts, with the share of steps at which each node is accepted if "
             "the run is there.",
             show_default="all trees of a bank, none of a run",
-            autocompletion=known.trees,
+            autocompletion=known.drawable,
         ),
     ] = None,
     json: opt.Json = False,

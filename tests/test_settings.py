@@ -20,6 +20,7 @@ from entmtp_calib.errors import ArtefactError, UsageError
 from entmtp_calib.settings import Kind, environment_settings, find_settings, read_settings, unknown_variables
 
 BANK = Path(__file__).parent / "golden" / "bank-v1.json"
+SHIPPED = BANK.parent.parent.parent / "docs" / "results" / "gsm8k-bank.json"
 COMMANDS = {
     "time": {"rounds": Kind(int), "quiet": Kind(bool), "prompts": Kind(int, low=1)},
     "fit-thresholds": {"signal": Kind(str), "quiet": Kind(bool), "top_p": Kind(float, low=0, high=1)},
@@ -265,6 +266,7 @@ def completed(words: str, shell: str = "bash") -> list[str]:
         ("entmtp explain --policy d", {"dynamic"}),
         ("entmtp bench --graphs o", {"on", "off"}),
         (f"entmtp show {BANK} --tree n", {"n3-d2"}),
+        (f"entmtp show {SHIPPED} --tree d", {"dynamic"}),
         (f"entmtp export --to vllm {BANK} --tree d", {"default-63"}),
         ("entmtp export no-such-file --tree ", set()),
     ],
