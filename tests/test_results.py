@@ -22,6 +22,8 @@ from entmtp_calib.commands.bench import bench_table as empty_table
 
 from entmtp_calib import TopologyBank, load_bank
 from entmtp_calib.engine.head_files import load_heads
+from entmtp_calib.report.figure import Figure
+from entmtp_calib.report.speed import search_time
 
 ROOT = Path(__file__).parent.parent
 RESULTS = (ROOT / "docs" / "results.md").read_text("utf-8")
@@ -91,3 +93,11 @@ def test_the_banks_are_for_the_heads_that_ship() -> None:
         bank = bank_of(task)
         assert bank.heads["identity"] == load_heads(bank.heads["name"]).identity
         assert re.fullmatch(r"[0-9a-f]{12}", bank.provenance["revision"])
+
+
+def test_search_times_are_those_of_the_table_and_can_be_drawn() -> None:
+    path = ROOT / "docs" / "results" / "search-times.csv"
+    figure = search_time(path)
+    assert isinstance(figure, Figure)
+    for row in figure.rows:
+        assert f"| {row['prompts']} | {row['rollout_s']} | {row['growth_s']} |" in RESULTS
