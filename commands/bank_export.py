@@ -10,6 +10,7 @@ import typer
 
 from entmtp_calib.errors import UsageError
 from entmtp_calib.exports import ENGINES
+from entmtp_calib.storage import write_atomically
 
 from . import _completion as known
 from . import _options as opt
@@ -45,7 +46,6 @@ def export(
 ) -> None:
     """Write a tree of a bank in the exact syntax of a serving engine. What the engine can and cannot do is said on stderr."""
     from entmtp_calib.exports import export_ladder, export_tree
-    from entmtp_calib.storage import write_atomically
 
     screen = Output(json, quiet)
     trees, found = _load(bank)
@@ -55,13 +55,7 @@ def export(
     else:
         label = _label(screen, trees, found, members) if tree is None else _named(trees, tree)
         made = export_tree(trees[label], to, str(found.heads.get("layout", "")) if found else "", legacy)
-    data = made.text.encode()
-    if to == "sequoia":
-        from entmtp_calib.calibrate.grow_map import grow_map_bytes
-
-        if out is None:
-            raise UsageError("a grow map is not text.", "Give a file with --out, as in --out tree.pt.")
-        data = grow_map_bytes(trees[label])
+    data = _grow_map(trees[label], out) if to == "sequoia" else made.text.encode()
     for note in made.notes:
         screen.say(note)
     if out is not None:
@@ -71,6 +65,14 @@ def export(
         sys.stdout.write(made.text)
     screen.keep(engine=to, tree=label, text=made.text, notes=list(made.notes), file=str(out) if out else None)
     screen.finish("export")
+
+
+def _grow_map(tree: Topology, out: Path | None) -> bytes:
+    from entmtp_calib.calibrate.grow_map import grow_map_bytes
+
+    if out is None:
+        raise UsageError("a grow map is not text.", "Give a file with --out, as in --out tree.pt.")
+    return grow_map_bytes(tree)
 
 
 def _load(path: Path) -> tuple[dict[str, Topology], TopologyBank | None]:
