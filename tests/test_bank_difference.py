@@ -43,14 +43,14 @@ def test_a_bank_does_not_differ_from_itself() -> None:
 def test_what_lies_within_the_intervals_is_noise_and_what_lies_beyond_is_named() -> None:
     assert "No difference" in compare_banks(source(small_bank()), source(with_speedup(1.55, 1.6, 1.65))).verdict
     found = compare_banks(source(small_bank()), source(with_speedup(2.4, 2.5, 2.6)))
-    assert found.verdict == "Beyond noise: speedup of n3-d2 (1.56 and 2.5)."
+    assert found.verdict == "Beyond noise: speedup of n3-d2 (1.562 and 2.500)."
     assert [pair.apart for pair in found.pairs] == [False, True, False, False]
     strange = {"n3-d2": {"c": (38, 20), "d": (38, 20)}}
     found = compare_banks(source(small_bank()), source(with_speedup(1.5, 1.5625, 1.625, accept=1.9), strange))
     assert "No difference" in found.verdict  # two prompts say little
     steady = {"n3-d2": dict.fromkeys("abcd", (15, 20))}, {"n3-d2": dict.fromkeys("efgh", (38, 20))}
     found = compare_banks(source(small_bank(), steady[0]), source(with_speedup(1.5, 1.5625, 1.625, accept=1.9), steady[1]))
-    assert "mean accept of n3-d2 (0.75 and 1.9)" in found.verdict
+    assert "mean accept of n3-d2 (0.750 and 1.900)" in found.verdict
 
 
 def test_equal_banks_look_different_in_one_case_in_twenty_at_most() -> None:
@@ -141,7 +141,7 @@ def test_policies_are_compared_by_what_they_do_and_by_what_they_gain() -> None:
 
     found = compare_banks(gaining(1.02), gaining(1.02))
     assert (found.verdict, found.remarks) == ("No difference beyond noise.", ())
-    assert "gain over static of ladder (1.02 and 1.12)" in compare_banks(gaining(1.02), gaining(1.12)).verdict
+    assert "gain over static of ladder (1.020 and 1.120)" in compare_banks(gaining(1.02), gaining(1.12)).verdict
     edges = small_bank().policies | {"ladder": Ladder((0.125, 0.75), (0, 1, 2)), "dynamic": Dynamic((), (2,), SMALL)}
     other = gaining(1.02, policies=edges, recommended="static", signal=Signal("entropy"), limits={"max_new_tokens": 64})
     remarks = compare_banks(gaining(1.02), other).remarks

@@ -272,7 +272,7 @@ def _rule(bank: TopologyBank, name: str) -> Any:
 
 
 def _verdict(pairs: Sequence[Pair], untimed: str) -> str:
-    apart = [f"{pair.what} of {pair.tree} ({pair.first:.3g} and {pair.second:.3g})" for pair in pairs if pair.apart]
+    apart = [f"{pair.what} of {pair.tree} ({pair.first:.3f} and {pair.second:.3f})" for pair in pairs if pair.apart]
     words = "Beyond noise: " + ", ".join(apart) + "." if apart else "No difference beyond noise."
     if not any(pair.apart is not None for pair in pairs):
         words = "Nothing that both banks have can be judged."
