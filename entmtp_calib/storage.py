@@ -29,21 +29,35 @@ _held: dict[tuple[int, int], int] = {}  # folders of this process by device and 
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` so that `path` is either what it was or all of `data`, even after a crash."""
+    """Write `data` so that `path` is either what it was or all of `data`, even after a crash.
+
+    A link stays one, and what it points to is written. A device or a pipe is written to as it is: it is nothing to be replaced.
+    """
     if path.is_dir():  # else the message would name the temporary file
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    place = path.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if place.exists() and not place.is_file():
+            place.write_bytes(data)
+        else:
+            _replace(place, data)
+    except BaseException as error:
+        raise _named(error, path) from None
+    _log.info("wrote %s, %d bytes", path, len(data))
+
+
+def _replace(place: Path, data: bytes) -> None:
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-        _log.info("wrote %s, %d bytes", path, len(data))
-    except BaseException as error:
+        temporary.replace(place)
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        raise _named(error, path) from None
+        raise
 
 
 def _named(error: BaseException, path: Path) -> BaseException:

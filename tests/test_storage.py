@@ -60,6 +60,25 @@ def test_a_folder_is_not_written_over_and_is_named(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.rglob("*")] == ["folder"]
 
 
+def test_a_link_stays_one_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
+    for data in (b"one", b"two"):
+        write_atomically(tmp_path / "link", data)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "there" / "file").read_bytes() == data
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["file"]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE)
+    write_atomically(tmp_path / "pipe", b"through")
+    assert reader.communicate(timeout=60)[0] == b"through"
+    assert (tmp_path / "pipe").is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_a_full_disk_is_told_with_the_file_that_it_is_full_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_number: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
