@@ -51,21 +51,32 @@ def heads() -> list[str]:
 
 def trees(ctx: typer.Context) -> list[str]:
     """Labels of the trees in the bank, run folder or tree file that stands on the line already; none where none can be read."""
-    try:
-        return [str(tree["label"]) for tree in _document(ctx)["trees"]]
-    except (OSError, ValueError, LookupError, TypeError):
-        return []
+    return _labels(_document(ctx))
 
 
 def drawable(ctx: typer.Context) -> list[str]:
     """The same, and the policies of a bank that draft a tree of their own."""
+    document = _document(ctx)
     try:
-        return trees(ctx) + [str(name) for name, policy in _document(ctx)["policies"].items() if "drafted" in policy]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return trees(ctx)
+        drafting = [str(name) for name, policy in document["policies"].items() if "drafted" in policy]
+    except (LookupError, TypeError, AttributeError):
+        drafting = []
+    return _labels(document) + drafting
 
 
-def _document(ctx: typer.Context) -> Any:
+def _labels(document: dict[str, Any]) -> list[str]:
+    try:
+        return [str(tree["label"]) for tree in document["trees"]]
+    except (LookupError, TypeError):
+        return []
+
+
+def _document(ctx: typer.Context) -> dict[str, Any]:
+    """The file that the line names, or nothing."""
     named = [ctx.params.get("bank") or ctx.params.get("path"), *ctx.args]  # behind an open option, arguments are not told apart
     path = Path(str(next(filter(None, named), "")))
-    return json.loads((path / "bank.json" if path.is_dir() else path).read_bytes())
+    try:
+        found = json.loads((path / "bank.json" if path.is_dir() else path).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

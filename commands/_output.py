@@ -1,7 +1,7 @@
-"""What goes to the terminal: results on stdout, conversation on stderr, failures as a sentence and an exit code.
+"""What goes to the terminal: results on stdout, conversation on stderr.
 
-Answers that stream go out in `_answer.py`. Terminals may be narrow, without colour, or unable to show a sign; none of that is an
-error.
+Answers that stream go out in `_answer.py`, what becomes of failures is in `_failures.py`. Terminals may be narrow, without
+colour, or unable to show a sign; none of that is an error.
 """
 
 from __future__ import annotations

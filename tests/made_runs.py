@@ -21,6 +21,7 @@ from entmtp_calib.calibrate.splits import RunConfig
 from entmtp_calib.calibrate.timing import AR, AR_AGAIN
 from entmtp_calib.evidence import Trace, accepted_depths, walk
 from entmtp_calib.policy import Dynamic, Hysteresis, Ladder, Static
+from entmtp_calib.report.figure import Figure, Missing
 from entmtp_calib.rundir import RunDir
 from entmtp_calib.signals import Signal
 from entmtp_calib.storage import Journal, save_arrays, to_json, write_atomically
@@ -150,3 +151,9 @@ def whole(folder: Path) -> RunDir:
     add_timing(run)
     add_bank(run)
     return run
+
+
+def made(found: Figure | Missing) -> Figure:
+    """A figure that must not be missing."""
+    assert isinstance(found, Figure), found
+    return found

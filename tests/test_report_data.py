@@ -24,6 +24,7 @@ from made_runs import (
     add_timing,
     begin,
     candidates,
+    made,
     traces,
     whole,
 )
@@ -47,11 +48,6 @@ from entmtp_calib.topology import Topology, chain
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     return read_material(whole(tmp_path_factory.mktemp("made") / "run").path)
-
-
-def made(found: Figure | Missing) -> Figure:
-    assert isinstance(found, Figure), found
-    return found
 
 
 def test_the_csv_is_the_frame_with_nothing_where_there_is_no_value() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from conftest import byte_tokenizer
-from made_runs import add_dynamic, traces, whole
+from made_runs import add_dynamic, made, traces, whole
 
 from entmtp_calib.evidence import accepted_depths, walk
-from entmtp_calib.report.figure import Figure, Missing
+from entmtp_calib.report.figure import Missing
 from entmtp_calib.report.material import Material, read_drafts, read_material
 from entmtp_calib.report.timeline import timeline, token_pieces
 from entmtp_calib.report.trees import trees
@@ -18,11 +18,6 @@ from entmtp_calib.report.trees import trees
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     return read_material(whole(tmp_path_factory.mktemp("made") / "run").path)
-
-
-def made(found: Figure | Missing) -> Figure:
-    assert isinstance(found, Figure), found
-    return found
 
 
 def test_the_timeline_tells_every_token_once(material: Material) -> None:

@@ -154,8 +154,8 @@ def check_pair(bank: TopologyBank, pair: Pair) -> None:
 
 def timed_elsewhere(bank: TopologyBank, pair: Pair) -> list[str]:
     """What differs between here and where a bank was timed, as "name value"; empty if its timings hold here."""
-    here = {name: machine()[name] for name in ("cpu", "cores")}
-    here |= {"device": str(pair.target.device), "dtype": pair.placement.dtype_name,
-             "graphs": "off" if pair.graphs is None else "on"}  # fmt: skip
+    about = machine()
+    here = {"cpu": about["cpu"], "cores": about["cores"], "device": str(pair.target.device), "dtype": pair.placement.dtype_name,
+            "graphs": "off" if pair.graphs is None else "on"}  # fmt: skip
     measured = {"graphs": "off"} | dict(bank.measured)
     return [f"{name} {measured.get(name)}" for name, value in here.items() if measured.get(name) != value]

@@ -94,9 +94,9 @@ def _store(parts: tuple[Any, Any], folder: Path) -> None:
             for part in parts:
                 part.save_pretrained(temporary)
         temporary.rename(folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if not (folder / "config.json").is_file():
+        if not isinstance(error, OSError) or not (folder / "config.json").is_file():
             raise
 
 
