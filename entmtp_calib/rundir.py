@@ -20,9 +20,9 @@ STAGES: dict[str, tuple[str, ...]] = {
     "search": ("rollouts/search", "rollouts/joint", "rollouts/fit", "frontier.json"),
     "recalibrate": ("recalibration.jsonl",),
     "time": ("timings.jsonl",),
-    "fit-thresholds": ("rollouts/test", "rollouts/values", "rollouts/typical", "bank.json", "study.json"),
+    "fit-thresholds": ("rollouts/test", "rollouts/values", "rollouts/typical", "study.json", "bank.json"),
 }
-"""Stages in order and the files of each."""
+"""Stages in order and the files of each; the last one is there when the stage has ended."""
 
 
 class RunDir:

@@ -232,6 +232,7 @@ def test_bench_says_where_prompts_may_have_been_seen(bank_file: Path, prompt_fil
 def test_show_tells_the_state_and_draws_a_tree(finished: Path, bank_file: Path) -> None:
     document = json.loads(cli("show", finished, "--json").stdout)
     assert {row["stage"] for row in document["stages"]} == {"search", "recalibrate", "time", "fit-thresholds"}
+    assert document["stages"][-1] | {"file": "bank.json", "state": "complete"} == document["stages"][-1]
     assert document["trees"]["ar"] == []
     drawn = cli("show", bank_file, "--tree", "wide")
     assert "└─ 3" in drawn.stdout
